@@ -1,0 +1,294 @@
+"""What one event of an LLM answer means, in each of the dialects that engines speak.
+
+    chat          /v1/chat/completions   choices[].delta: content, reasoning or reasoning_content, tool_calls
+    completions   /v1/completions        choices[].text
+    responses     /v1/responses          named events, usage inside response.completed, no [DONE]
+    messages      /v1/messages           Anthropic's events: content_block_delta, message_delta, message_stop
+    embeddings    /v1/embeddings         one JSON body
+
+An event carries *tokens* when it carries generated output of any kind: text, reasoning under either field name, the
+name or the arguments of a tool call. A role, an empty string, a usage object and a comment are not tokens (DESIGN §4).
+It carries *content* when a person would see text of it: reasoning and tool calls are tokens but not content.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Final
+
+import orjson
+
+CHAT: Final = "chat"
+COMPLETIONS: Final = "completions"
+RESPONSES: Final = "responses"
+MESSAGES: Final = "messages"
+EMBEDDINGS: Final = "embeddings"
+OTHER: Final = "other"
+
+_PATHS = {
+    "/chat/completions": CHAT,
+    "/completions": COMPLETIONS,
+    "/responses": RESPONSES,
+    "/messages": MESSAGES,
+    "/embeddings": EMBEDDINGS,
+}
+
+
+def endpoint_of(path: str) -> str:
+    """The dialect that a request path speaks, by its end: gateways put prefixes in front. `other` if none."""
+    clean = path.partition("?")[0].rstrip("/")
+    for ending, endpoint in _PATHS.items():
+        if clean.endswith(ending):
+            return endpoint
+    return OTHER
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """Token counts that the engine reported. None where it said nothing; cached tokens are part of the prompt."""
+
+    prompt_tokens: int | None = None
+    output_tokens: int | None = None
+    cached_tokens: int | None = None
+    reasoning_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """What one event says. The texts are for those who asked to keep them; nothing here stores them."""
+
+    tokens: bool = False
+    content: str = ""
+    reasoning: str = ""
+    tool_text: str = ""
+    token_count: int | None = None  # tokens in this event, where the engine tells (token ids)
+    usage: Usage | None = None
+    finish: str | None = None
+    done: bool = False  # the marker after which nothing comes: [DONE], message_stop
+    error: str | None = None  # type or code of an error, never its message: messages may quote the prompt
+    malformed: bool = False
+
+
+NOTHING: Final = Reading()
+DONE: Final = Reading(done=True)
+MALFORMED: Final = Reading(malformed=True)
+
+
+def read_event(data: bytes, name: str = "") -> Reading:
+    """What one data line of a stream means. Never raises: what is not JSON is `malformed`."""
+    text = data.strip()
+    if text == b"[DONE]":
+        return DONE
+    if not text:
+        return NOTHING
+    try:
+        event = orjson.loads(text)
+    except orjson.JSONDecodeError:
+        return MALFORMED
+    if not isinstance(event, dict):
+        return MALFORMED
+    if event.get("error"):
+        return Reading(error=error_kind(event["error"]))
+    kind = event.get("type")
+    if isinstance(kind, str):
+        if kind.startswith("response."):
+            return _read_responses_event(kind, event)
+        if kind in _ANTHROPIC_EVENTS or name in _ANTHROPIC_EVENTS:
+            return _read_messages_event(kind, event)
+    return _read_choices(event)
+
+
+def read_body(body: bytes) -> Reading:
+    """What a whole JSON answer means (not a stream). Tokens, text, usage and finish in one reading."""
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return MALFORMED
+    if not isinstance(answer, dict):
+        return MALFORMED
+    if answer.get("error"):
+        return Reading(error=error_kind(answer["error"]))
+    if answer.get("object") == "response":
+        return _read_responses_answer(answer)
+    if answer.get("type") == "message":
+        return _read_messages_answer(answer)
+    return _read_choices(answer)
+
+
+def error_kind(error: Any) -> str:
+    """A short word for an error object: its type, else its code. Never its message."""
+    if isinstance(error, dict):
+        for key in ("type", "code", "status"):
+            value = error.get(key)
+            if value not in (None, ""):
+                return str(value)[:80]
+    return "error"
+
+
+def read_usage(usage: Any) -> Usage | None:
+    """Token counts of a usage object in OpenAI's or Anthropic's words."""
+    if not isinstance(usage, dict):
+        return None
+    prompt = _count(usage, "prompt_tokens", "input_tokens")
+    output = _count(usage, "completion_tokens", "output_tokens")
+    details = usage.get("prompt_tokens_details") or usage.get("input_tokens_details") or {}
+    cached = _count(details, "cached_tokens") if isinstance(details, dict) else None
+    if cached is None:
+        cached = _count(usage, "cache_read_input_tokens")
+    spent = usage.get("completion_tokens_details") or usage.get("output_tokens_details") or {}
+    reasoning = _count(spent, "reasoning_tokens") if isinstance(spent, dict) else None
+    if prompt is None and output is None and cached is None:
+        return None
+    return Usage(prompt, output, cached, reasoning)
+
+
+def _count(mapping: dict[str, Any], *keys: str) -> int | None:
+    for key in keys:
+        value = mapping.get(key)
+        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
+            return value
+    return None
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else ""
+
+
+def _read_choices(event: dict[str, Any]) -> Reading:
+    """Chat and completions, streamed (`delta`) or whole (`message`)."""
+    content = reasoning = tool_text = ""
+    finish: str | None = None
+    token_count: int | None = None
+    choices = event.get("choices")
+    for choice in choices if isinstance(choices, list) else ():
+        if not isinstance(choice, dict):
+            continue
+        said = choice.get("delta") or choice.get("message") or {}
+        if isinstance(said, dict):
+            content += _text(said.get("content")) + _text(said.get("refusal"))
+            # vLLM says `reasoning`, older vLLM, SGLang and llama.cpp say `reasoning_content`; some say both.
+            reasoning += _text(said.get("reasoning")) or _text(said.get("reasoning_content"))
+            tool_text += _read_tool_calls(said)
+        content += _text(choice.get("text"))
+        if choice.get("finish_reason"):  # some engines send "" in every chunk
+            finish = str(choice["finish_reason"])
+        ids = choice.get("token_ids")
+        if isinstance(ids, list) and ids:
+            token_count = (token_count or 0) + len(ids)
+    return Reading(
+        tokens=bool(content or reasoning or tool_text),
+        content=content,
+        reasoning=reasoning,
+        tool_text=tool_text,
+        token_count=token_count,
+        usage=read_usage(event.get("usage")),
+        finish=finish,
+    )
+
+
+def _read_tool_calls(said: dict[str, Any]) -> str:
+    text = ""
+    calls = said.get("tool_calls")
+    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    functions.append(said.get("function_call"))
+    for function in functions:
+        if isinstance(function, dict):
+            text += _text(function.get("name")) + _text(function.get("arguments"))
+    return text
+
+
+_RESPONSES_TEXT = ("response.output_text.delta", "response.refusal.delta")
+_RESPONSES_REASONING = ("response.reasoning_text.delta", "response.reasoning_summary_text.delta")
+_RESPONSES_TOOL = ("response.function_call_arguments.delta", "response.custom_tool_call_input.delta")
+
+
+def _read_responses_event(kind: str, event: dict[str, Any]) -> Reading:
+    delta = _text(event.get("delta"))
+    if kind in _RESPONSES_TEXT:
+        return Reading(tokens=bool(delta), content=delta)
+    if kind in _RESPONSES_REASONING:
+        return Reading(tokens=bool(delta), reasoning=delta)
+    if kind in _RESPONSES_TOOL:
+        return Reading(tokens=bool(delta), tool_text=delta)
+    answer = event.get("response")
+    answer = answer if isinstance(answer, dict) else {}
+    usage = read_usage(answer.get("usage"))
+    if kind == "response.completed":
+        return Reading(usage=usage, finish="stop", done=True)
+    if kind == "response.incomplete":
+        reason = (answer.get("incomplete_details") or {}).get("reason") or "length"
+        return Reading(usage=usage, finish=str(reason), done=True)
+    if kind == "response.failed":
+        return Reading(usage=usage, error=error_kind(answer.get("error")))
+    return NOTHING
+
+
+def _read_responses_answer(answer: dict[str, Any]) -> Reading:
+    content = reasoning = tool_text = ""
+    for item in answer.get("output") or ():
+        if not isinstance(item, dict):
+            continue
+        if item.get("type") == "function_call":
+            tool_text += _text(item.get("name")) + _text(item.get("arguments"))
+        for part in item.get("content") or ():
+            if isinstance(part, dict):
+                if item.get("type") == "reasoning":
+                    reasoning += _text(part.get("text"))
+                else:
+                    content += _text(part.get("text"))
+    status = answer.get("status")
+    return Reading(
+        tokens=bool(content or reasoning or tool_text),
+        content=content,
+        reasoning=reasoning,
+        tool_text=tool_text,
+        usage=read_usage(answer.get("usage")),
+        finish="stop" if status == "completed" else str(status) if status else None,
+    )
+
+
+_ANTHROPIC_EVENTS = frozenset(
+    "message_start content_block_start content_block_delta content_block_stop message_delta message_stop ping error".split()
+)
+
+
+def _read_messages_event(kind: str, event: dict[str, Any]) -> Reading:
+    if kind == "content_block_delta":
+        delta = event.get("delta")
+        delta = delta if isinstance(delta, dict) else {}
+        content, reasoning = _text(delta.get("text")), _text(delta.get("thinking"))
+        tool_text = _text(delta.get("partial_json"))
+        return Reading(bool(content or reasoning or tool_text), content, reasoning, tool_text)
+    if kind == "content_block_start":
+        block = event.get("content_block")
+        block = block if isinstance(block, dict) else {}
+        name = _text(block.get("name")) if block.get("type") == "tool_use" else ""
+        text = _text(block.get("text"))
+        return Reading(tokens=bool(name or text), content=text, tool_text=name)
+    if kind == "message_start":
+        message = event.get("message")
+        return Reading(usage=read_usage(message.get("usage")) if isinstance(message, dict) else None)
+    if kind == "message_delta":
+        delta = event.get("delta")
+        reason = delta.get("stop_reason") if isinstance(delta, dict) else None
+        return Reading(usage=read_usage(event.get("usage")), finish=str(reason) if reason else None)
+    if kind == "message_stop":
+        return DONE
+    return NOTHING
+
+
+def _read_messages_answer(answer: dict[str, Any]) -> Reading:
+    content = reasoning = tool_text = ""
+    for block in answer.get("content") or ():
+        if isinstance(block, dict):
+            content += _text(block.get("text"))
+            reasoning += _text(block.get("thinking"))
+            if block.get("type") == "tool_use":
+                tool_text += _text(block.get("name")) + orjson.dumps(block.get("input")).decode()
+    reason = answer.get("stop_reason")
+    return Reading(
+        tokens=bool(content or reasoning or tool_text),
+        content=content,
+        reasoning=reasoning,
+        tool_text=tool_text,
+        usage=read_usage(answer.get("usage")),
+        finish=str(reason) if reason else None,
+    )
