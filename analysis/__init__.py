@@ -1,0 +1,20 @@
+"""From a run to a verdict. Reads RUN/, writes verdict.json, decides nothing that the rule does not say.
+
+The way of a verdict, in order:
+
+1. `load`       RUN/ to one tidy frame: a row per measured request, facts only
+2. `measures`   TTFT and TPOT as expressions on that frame
+3. `contrasts`  pairs of an arm and its reference, and their differences block by block
+4. `stats`      the block t, zones, exact binomial bounds, required blocks; numbers in, numbers out
+5. `guards`     what an arm must not make worse
+6. `boot_log`   new fallback lines, and arms that change nothing
+7. `acceptance` mean acceptance length per class
+8. `course`     how far the run came, what was discarded, whether it is valid; `bench` holds what all arms share
+9. `faults`     what stands against an arm beside its numbers
+10. `settle`    how many blocks and hours would decide what is open
+11. `verdict`   the order of the rule: pure, first hit wins, all reasons listed
+12. `judge`     puts 1 to 11 together into a `Report`
+13. `document`  the report as verdict.json; `table` the same for a terminal
+
+`cli` holds `report`.
+"""

@@ -14,10 +14,14 @@ Lines of a segment, told apart by `line`:
     end      it ended: an `Exchange`, with its `body` if bodies are kept
 
 A window without a `close` ends at its last line: after a kill nobody knows what came later. A `start` without an `end`
-is a request that was in flight then.
+is a request that was in flight then. Ends may follow the `close`: a proxy that stops reports its last requests late.
+
+The instants of a window are moved to the wall clock by one anchor, that of the segment it opened in. A wall clock is
+slewed and stepped; two anchors inside one window would shift its requests against each other.
 """
 
 import base64
+import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -27,7 +31,7 @@ import msgspec
 import orjson
 
 from profiles.errors import FormatError
-from profiles.files import check_format, decode_line, encode, read_document, read_lines
+from profiles.files import check_format, decode_line, read_document, read_lines
 from profiles.records import Exchange, Record
 
 FORMAT = "firsttoken/capture"
@@ -88,7 +92,7 @@ Line = SegmentLine | WindowLine | BeatLine | StartLine | EndLine
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """A request's stay in the system, on the wall clock of its host. `end_ns` is None while it was never seen to end."""
+    """A request's stay in the system, on the wall clock of its host. `end_ns` is None where no end was seen."""
 
     start_ns: int
     end_ns: int | None
@@ -106,7 +110,7 @@ class Capture:
     bodies: list[bytes | None] = field(default_factory=list)  # of the exchange at the same position
     open: list[StartLine] = field(default_factory=list)  # arrived, never seen to end
     dropped: int = 0
-    torn: int = 0  # lines that no reader could use
+    torn: int = 0  # segments whose last line a kill cut off
 
     @property
     def intervals(self) -> list[Interval]:
@@ -140,11 +144,13 @@ def body_of(line: Any) -> bytes | None:
 
 
 def end_line(exchange: Exchange, body: bytes | None = None) -> bytes:
-    """The `end` line of an exchange, without its newline."""
-    document = {"line": "end", **msgspec.to_builtins(exchange)}
-    if body is not None:
-        document |= body_fields(body)
-    return encode(document)
+    """The `end` line of an exchange, without its newline.
+
+    Written on the recording path, so by msgspec in one pass. Its facts were read from JSON or counted by us: none of
+    them can be a number that JSON does not hold.
+    """
+    line = b'{"line":"end",' + msgspec.json.encode(exchange)[1:]
+    return line if body is None else line[:-1] + b"," + orjson.dumps(body_fields(body))[1:]
 
 
 def segment_paths(folder: Path) -> list[Path]:
@@ -158,54 +164,93 @@ def segment_paths(folder: Path) -> list[Path]:
 
 def read_capture(folder: Path) -> Capture:
     """Read a capture directory. Raises FormatError with file and line; a torn last line is not an error."""
+    hint = "A capture is the directory that `firsttoken record --out` wrote."
     if not folder.is_dir():
-        problem = "not a directory" if folder.exists() else "no such directory"
-        raise FormatError(folder, problem, hint="A capture is the directory that `firsttoken record --out` wrote.")
-    manifest = read_document(folder / MANIFEST, FORMAT, (VERSION,))
-    capture = Capture(folder, manifest)
-    starts: dict[str, StartLine] = {}
-    opened: int | None = None
-    last_ns = 0
+        raise FormatError(folder, "not a directory" if folder.exists() else "no such directory", hint=hint)
+    if not (folder / MANIFEST).exists():
+        raise FormatError(folder / MANIFEST, "no such file", hint=hint)
+    capture = Capture(folder, read_document(folder / MANIFEST, FORMAT, (VERSION,)))
+    reading = _Reading(capture)
     for path in segment_paths(folder):
-        for line, shift_ns in _lines_of(path):
-            match line:
-                case StartLine():
-                    start = msgspec.structs.replace(line, at_ns=line.at_ns + shift_ns)
-                    starts[line.id] = start
-                    last_ns = max(last_ns, start.at_ns)
-                case EndLine():
-                    starts.pop(line.id, None)
-                    capture.exchanges.append(shifted(line, shift_ns))
-                    capture.bodies.append(body_of(line))
-                    last_ns = max(last_ns, line.end_ns + shift_ns)
-                case BeatLine():
-                    last_ns = max(last_ns, line.at_ns + shift_ns)
-                    capture.dropped = max(capture.dropped, line.dropped)
-                case WindowLine(event="open"):
-                    if opened is not None:  # the one before was never closed: it ended with its last line
-                        capture.windows.append((opened, last_ns))
-                        capture.open += starts.values()
-                        starts.clear()
-                    opened = last_ns = line.at_ns + shift_ns
-                case WindowLine():
-                    if opened is not None:
-                        capture.windows.append((opened, line.at_ns + shift_ns))
-                        opened = None
-                    capture.open += starts.values()
-                    starts.clear()
-                case SegmentLine():
-                    pass
-    if opened is not None:
-        capture.windows.append((opened, max(opened, last_ns)))
-    capture.open += starts.values()
+        for line, anchor_ns in _lines_of(path):
+            reading.take(line, anchor_ns)
+        capture.torn += _ends_torn(path)
+    reading.close()
     order = sorted(range(len(capture.exchanges)), key=lambda at: capture.exchanges[at].arrival_ns)
     capture.exchanges = [capture.exchanges[at] for at in order]
     capture.bodies = [capture.bodies[at] for at in order]
     return capture
 
 
+@dataclass(slots=True)
+class _Reading:
+    """What is known in the middle of a capture: the window that is open and who is in flight."""
+
+    capture: Capture
+    shift_ns: int | None = None  # from the recorder's monotonic clock to the wall clock
+    opened_ns: int | None = None
+    last_ns: int = 0
+    dropped: int = 0  # the running count of the last beat; a lower one is a new recorder that counts from 0
+    starts: dict[str, StartLine] = field(default_factory=dict)
+
+    def take(self, line: Line, anchor_ns: int) -> None:
+        opens = isinstance(line, WindowLine) and line.event == "open"
+        if opens or self.shift_ns is None:
+            if opens:
+                self._close_window(self.last_ns)
+            self.shift_ns = anchor_ns
+        shift_ns = self.shift_ns
+        match line:
+            case StartLine():
+                before = self.starts.pop(line.id, None)
+                if before is not None:  # ids are not reused by one recorder; of two with one id neither is lost
+                    self.capture.open.append(before)
+                self.starts[line.id] = msgspec.structs.replace(line, at_ns=line.at_ns + shift_ns)
+                self._saw(line.at_ns + shift_ns)
+            case EndLine():
+                self.starts.pop(line.id, None)
+                self.capture.exchanges.append(shifted(line, shift_ns))
+                self.capture.bodies.append(body_of(line))
+                self._saw(line.end_ns + shift_ns)
+            case BeatLine():
+                self.capture.dropped += line.dropped - (self.dropped if line.dropped >= self.dropped else 0)
+                self.dropped = line.dropped
+                self._saw(line.at_ns + shift_ns)
+            case WindowLine(event="open"):
+                self.opened_ns = self.last_ns = line.at_ns + shift_ns
+            case WindowLine():
+                self._close_window(line.at_ns + shift_ns)
+            case SegmentLine():
+                pass
+
+    def close(self) -> None:
+        """No more lines: who was never seen to end stays open, and an open window ends with its last line.
+
+        Not before: a recorder that could not write for a while opens a new window, and those in flight end in it.
+        """
+        self._close_window(self.last_ns)
+        self.capture.open += self.starts.values()
+
+    def _saw(self, at_ns: int) -> None:
+        self.last_ns = max(self.last_ns, at_ns)
+
+    def _close_window(self, at_ns: int) -> None:
+        if self.opened_ns is not None:
+            self.capture.windows.append((self.opened_ns, max(self.opened_ns, at_ns)))
+            self.opened_ns = None
+
+
+def _ends_torn(path: Path) -> bool:
+    """A live journal whose last line has no end. A closed segment was written whole."""
+    if path.suffix == ".zst" or path.stat().st_size == 0:
+        return False
+    with path.open("rb") as file:
+        file.seek(-1, os.SEEK_END)
+        return file.read(1) != b"\n"
+
+
 def _lines_of(path: Path) -> Iterator[tuple[Line, int]]:
-    """Each line with the shift from its monotonic clock to the wall clock."""
+    """Each line with its segment's anchor: the shift from the monotonic clock to the wall clock."""
     shift_ns: int | None = None
     for number, data in read_lines(path):
         line: Line = decode_line(path, number, data, Line)
@@ -215,6 +260,8 @@ def _lines_of(path: Path) -> Iterator[tuple[Line, int]]:
             shift_ns = line.wall_ns - line.mono_ns
         elif shift_ns is None:
             raise FormatError(path, "a segment must begin with its segment line", line=number)
+        elif isinstance(line, EndLine) and line.end_ns < line.arrival_ns:
+            raise FormatError(path, f"request {line.id} ends before it arrives", line=number)
         yield line, shift_ns
 
 

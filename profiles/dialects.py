@@ -65,6 +65,7 @@ class Reading:
     done: bool = False  # the marker after which nothing comes: [DONE], message_stop
     error: str | None = None  # type or code of an error, never its message: messages may quote the prompt
     malformed: bool = False
+    other: bool = False  # a whole answer that holds no generated text by its nature: an embedding, a list of models
 
 
 NOTHING: Final = Reading()
@@ -88,6 +89,8 @@ def read_event(data: bytes, name: str = "") -> Reading:
     if event.get("error"):
         return Reading(error=error_kind(event["error"]))
     kind = event.get("type")
+    if kind == "error":  # Responses puts code and message beside the type, without an `error` object
+        return Reading(error=error_kind({"code": event.get("code")}))
     if isinstance(kind, str):
         if kind.startswith("response."):
             return _read_responses_event(kind, event)
@@ -110,6 +113,8 @@ def read_body(body: bytes) -> Reading:
         return _read_responses_answer(answer)
     if answer.get("type") == "message":
         return _read_messages_answer(answer)
+    if not isinstance(answer.get("choices"), list):
+        return Reading(usage=read_usage(answer.get("usage")), other=True)
     return _read_choices(answer)
 
 
@@ -152,21 +157,25 @@ def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
+def _mapping(value: Any) -> dict[str, Any]:
+    return value if isinstance(value, dict) else {}
+
+
+def _mappings(value: Any) -> list[dict[str, Any]]:
+    return [item for item in value if isinstance(item, dict)] if isinstance(value, list) else []
+
+
 def _read_choices(event: dict[str, Any]) -> Reading:
     """Chat and completions, streamed (`delta`) or whole (`message`)."""
     content = reasoning = tool_text = ""
     finish: str | None = None
     token_count: int | None = None
-    choices = event.get("choices")
-    for choice in choices if isinstance(choices, list) else ():
-        if not isinstance(choice, dict):
-            continue
-        said = choice.get("delta") or choice.get("message") or {}
-        if isinstance(said, dict):
-            content += _text(said.get("content")) + _text(said.get("refusal"))
-            # vLLM says `reasoning`, older vLLM, SGLang and llama.cpp say `reasoning_content`; some say both.
-            reasoning += _text(said.get("reasoning")) or _text(said.get("reasoning_content"))
-            tool_text += _read_tool_calls(said)
+    for choice in _mappings(event.get("choices")):
+        said = _mapping(choice.get("delta") or choice.get("message"))
+        content += _text(said.get("content")) + _text(said.get("refusal"))
+        # vLLM says `reasoning`, older vLLM, SGLang and llama.cpp say `reasoning_content`; some say both.
+        reasoning += _text(said.get("reasoning")) or _text(said.get("reasoning_content"))
+        tool_text += _read_tool_calls(said)
         content += _text(choice.get("text"))
         if choice.get("finish_reason"):  # some engines send "" in every chunk
             finish = str(choice["finish_reason"])
@@ -185,14 +194,9 @@ def _read_choices(event: dict[str, Any]) -> Reading:
 
 
 def _read_tool_calls(said: dict[str, Any]) -> str:
-    text = ""
-    calls = said.get("tool_calls")
-    functions = [call.get("function") for call in calls if isinstance(call, dict)] if isinstance(calls, list) else []
+    functions = [call.get("function") for call in _mappings(said.get("tool_calls"))]
     functions.append(said.get("function_call"))
-    for function in functions:
-        if isinstance(function, dict):
-            text += _text(function.get("name")) + _text(function.get("arguments"))
-    return text
+    return "".join(_text(function.get("name")) + _text(function.get("arguments")) for function in _mappings(functions))
 
 
 _RESPONSES_TEXT = ("response.output_text.delta", "response.refusal.delta")
@@ -202,19 +206,22 @@ _RESPONSES_TOOL = ("response.function_call_arguments.delta", "response.custom_to
 
 def _read_responses_event(kind: str, event: dict[str, Any]) -> Reading:
     delta = _text(event.get("delta"))
+    if kind == "response.output_item.added":
+        item = _mapping(event.get("item"))
+        name = _text(item.get("name")) if item.get("type") == "function_call" else ""
+        return Reading(tokens=bool(name), tool_text=name)
     if kind in _RESPONSES_TEXT:
         return Reading(tokens=bool(delta), content=delta)
     if kind in _RESPONSES_REASONING:
         return Reading(tokens=bool(delta), reasoning=delta)
     if kind in _RESPONSES_TOOL:
         return Reading(tokens=bool(delta), tool_text=delta)
-    answer = event.get("response")
-    answer = answer if isinstance(answer, dict) else {}
+    answer = _mapping(event.get("response"))
     usage = read_usage(answer.get("usage"))
     if kind == "response.completed":
         return Reading(usage=usage, finish="stop", done=True)
     if kind == "response.incomplete":
-        reason = (answer.get("incomplete_details") or {}).get("reason") or "length"
+        reason = _mapping(answer.get("incomplete_details")).get("reason") or "length"
         return Reading(usage=usage, finish=str(reason), done=True)
     if kind == "response.failed":
         return Reading(usage=usage, error=error_kind(answer.get("error")))
@@ -223,17 +230,14 @@ def _read_responses_event(kind: str, event: dict[str, Any]) -> Reading:
 
 def _read_responses_answer(answer: dict[str, Any]) -> Reading:
     content = reasoning = tool_text = ""
-    for item in answer.get("output") or ():
-        if not isinstance(item, dict):
-            continue
+    for item in _mappings(answer.get("output")):
         if item.get("type") == "function_call":
             tool_text += _text(item.get("name")) + _text(item.get("arguments"))
-        for part in item.get("content") or ():
-            if isinstance(part, dict):
-                if item.get("type") == "reasoning":
-                    reasoning += _text(part.get("text"))
-                else:
-                    content += _text(part.get("text"))
+        for part in _mappings(item.get("content")):
+            if item.get("type") == "reasoning":
+                reasoning += _text(part.get("text"))
+            else:
+                content += _text(part.get("text"))
     status = answer.get("status")
     return Reading(
         tokens=bool(content or reasoning or tool_text),
@@ -246,29 +250,25 @@ def _read_responses_answer(answer: dict[str, Any]) -> Reading:
 
 
 _ANTHROPIC_EVENTS = frozenset(
-    "message_start content_block_start content_block_delta content_block_stop message_delta message_stop ping error".split()
+    "message_start content_block_start content_block_delta content_block_stop message_delta message_stop ping".split()
 )
 
 
 def _read_messages_event(kind: str, event: dict[str, Any]) -> Reading:
     if kind == "content_block_delta":
-        delta = event.get("delta")
-        delta = delta if isinstance(delta, dict) else {}
+        delta = _mapping(event.get("delta"))
         content, reasoning = _text(delta.get("text")), _text(delta.get("thinking"))
         tool_text = _text(delta.get("partial_json"))
         return Reading(bool(content or reasoning or tool_text), content, reasoning, tool_text)
     if kind == "content_block_start":
-        block = event.get("content_block")
-        block = block if isinstance(block, dict) else {}
+        block = _mapping(event.get("content_block"))
         name = _text(block.get("name")) if block.get("type") == "tool_use" else ""
         text = _text(block.get("text"))
         return Reading(tokens=bool(name or text), content=text, tool_text=name)
     if kind == "message_start":
-        message = event.get("message")
-        return Reading(usage=read_usage(message.get("usage")) if isinstance(message, dict) else None)
+        return Reading(usage=read_usage(_mapping(event.get("message")).get("usage")))
     if kind == "message_delta":
-        delta = event.get("delta")
-        reason = delta.get("stop_reason") if isinstance(delta, dict) else None
+        reason = _mapping(event.get("delta")).get("stop_reason")
         return Reading(usage=read_usage(event.get("usage")), finish=str(reason) if reason else None)
     if kind == "message_stop":
         return DONE
@@ -277,12 +277,11 @@ def _read_messages_event(kind: str, event: dict[str, Any]) -> Reading:
 
 def _read_messages_answer(answer: dict[str, Any]) -> Reading:
     content = reasoning = tool_text = ""
-    for block in answer.get("content") or ():
-        if isinstance(block, dict):
-            content += _text(block.get("text"))
-            reasoning += _text(block.get("thinking"))
-            if block.get("type") == "tool_use":
-                tool_text += _text(block.get("name")) + orjson.dumps(block.get("input")).decode()
+    for block in _mappings(answer.get("content")):
+        content += _text(block.get("text"))
+        reasoning += _text(block.get("thinking"))
+        if block.get("type") == "tool_use":
+            tool_text += _text(block.get("name")) + orjson.dumps(block.get("input")).decode()
     reason = answer.get("stop_reason")
     return Reading(
         tokens=bool(content or reasoning or tool_text),

@@ -12,7 +12,7 @@ import io
 import math
 import os
 from collections.abc import Iterator
-from importlib.metadata import PackageNotFoundError, version
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +27,9 @@ FOLDER_MODE = 0o700
 
 def tool_version() -> str:
     """The name and version that every file of ours carries."""
+    # Imported here: it costs a start of the command line more than all else in this module.
+    from importlib.metadata import PackageNotFoundError, version
+
     try:
         return f"firsttoken {version('firsttoken')}"
     except PackageNotFoundError:  # run from a checkout that was never installed
@@ -42,8 +45,8 @@ def encode(document: Any) -> bytes:
 def encode_pretty(document: Any) -> bytes:
     """The same document, indented, with a final newline, for people and for diffs."""
     _refuse_non_finite(document)
-    option = orjson.OPT_NON_STR_KEYS | orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
-    return orjson.dumps(document, option=option)
+    layout = orjson.OPT_INDENT_2 | orjson.OPT_APPEND_NEWLINE
+    return orjson.dumps(document, option=orjson.OPT_NON_STR_KEYS | orjson.OPT_SERIALIZE_NUMPY | layout)
 
 
 def _refuse_non_finite(value: Any, key: str = "$") -> None:
@@ -56,6 +59,11 @@ def _refuse_non_finite(value: Any, key: str = "$") -> None:
     elif isinstance(value, list | tuple):
         for index, item in enumerate(value):
             _refuse_non_finite(item, f"{key}[{index}]")
+    elif hasattr(value, "tolist"):  # numpy: orjson would write a NaN of it as null
+        _refuse_non_finite(value.tolist(), key)
+    elif is_dataclass(value):
+        for field in fields(value):
+            _refuse_non_finite(getattr(value, field.name), f"{key}.{field.name}")
 
 
 def make_folder(path: Path) -> None:
@@ -88,10 +96,11 @@ def append_line(path: Path, document: Any) -> None:
 
     Call `cut_torn_line` once when a journal is taken up again: what follows a torn line is lost with it.
     """
-    data = document if isinstance(document, bytes) else encode(document)
+    data = (document if isinstance(document, bytes) else encode(document)) + b"\n"
     descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
     try:
-        os.write(descriptor, data + b"\n")
+        while data:  # a nearly full disk takes a part; the next write then says why
+            data = data[os.write(descriptor, data) :]
     finally:
         os.close(descriptor)
 
@@ -152,7 +161,10 @@ def _open_lines(path: Path) -> Iterator[bytes]:
 
 
 def decode_line(path: Path, line: int, data: bytes, form: Any) -> Any:
-    """One line as a record of the type `form`, which may be a union of tagged structs. Raises FormatError with file, line and the key that is wrong."""
+    """One line as a record of the type `form`, which may be a union of tagged structs.
+
+    Raises FormatError with file, line and the key that is wrong.
+    """
     try:
         return msgspec.json.decode(data, type=form)
     except msgspec.DecodeError as error:  # a ValidationError is one, and names the key

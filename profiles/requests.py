@@ -14,7 +14,7 @@ from profiles.records import RequestFacts
 LONGEST_READ_BODY_BYTES = 64 * 1024 * 1024
 
 _CODE_LINE = re.compile(
-    r"^\s*(def |class |import |from \w+ import|return\b|if .*[:{]\s*$|for .*[:{]\s*$|while .*[:{]\s*$|else\b.*[:{]\s*$"
+    r"(def |class |import |from \w+ import|return\b|if .*[:{]\s*$|for .*[:{]\s*$|while .*[:{]\s*$|else\b.*[:{]\s*$"
     r"|func |fn |let |const |var |public |private |#include|//|/\*|\}|.*[;{}]\s*$)"
 )
 # How much of a text is looked at for language and code: enough to tell, bounded for the recording path.
@@ -133,8 +133,8 @@ def _response_format(asked: dict[str, Any]) -> str | None:
     if isinstance(wanted, dict) and isinstance(wanted.get("type"), str):
         return str(wanted["type"])[:40]
     text = asked.get("text")  # Responses
-    if isinstance(text, dict) and isinstance(text.get("format"), dict):
-        return str(text["format"].get("type"))[:40]
+    if isinstance(text, dict) and isinstance(text.get("format"), dict) and isinstance(text["format"].get("type"), str):
+        return str(text["format"]["type"])[:40]
     outputs = asked.get("structured_outputs")
     for kind in ("json", "choice", "regex", "grammar"):
         if asked.get(f"guided_{kind}") is not None or (isinstance(outputs, dict) and outputs.get(kind) is not None):
@@ -162,7 +162,8 @@ def code_share(text: str) -> float | None:
             inside = not inside
         if line.strip():
             total += 1
-            code += inside or fence or _CODE_LINE.match(line) is not None
+            # Stripped first: leading blanks inside the expression cost their square on a line of blanks.
+            code += inside or fence or _CODE_LINE.match(line.strip()) is not None
     return round(code / total, 3) if total else None
 
 

@@ -150,8 +150,8 @@ class ResponseReader:
             return
         self._take_outcome(reading)
         self._done = reading.error is None
-        # An embedding is output too, though it is no text.
-        self._output = reading.error is None
+        # An embedding is output too, though it is no text. A generated answer without any text is empty.
+        self._output = reading.tokens or reading.other
 
     def _take_outcome(self, reading: Reading) -> None:
         if reading.usage is not None:

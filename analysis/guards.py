@@ -1,0 +1,135 @@
+"""Guards: what an arm must not make worse. Non-inferiority by the block t, an error rate by its exact bound.
+
+A guard at a concurrency that production never reaches does not decide, unless the rule gives a headroom reason.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import polars as pl
+
+from analysis import stats
+from analysis.contrasts import Contrast, block_means, deciding_pairs, fewest_values, quantile_differences
+from analysis.load import counting_boots
+from analysis.stats import Estimate
+from analysis.verdict import GuardFinding, GuardStatus
+from profiles.experiment import GuardRule
+from profiles.experiment_checks import MIN_REACH, QUANTILE_NEEDS, guard_parts
+from profiles.runs import Run, WindowFacts
+from profiles.units import SECOND_NS
+
+_STATUS: dict[stats.NoWorse, GuardStatus] = {"no worse": "pass", "worse": "fail", "not shown": "not shown"}
+
+
+@dataclass(frozen=True, slots=True)
+class ErrorCount:
+    """Deciding requests of an arm over its boots; a boot that the arm killed counts all of its unanswered ones."""
+
+    errors: int
+    requests: int
+
+
+def judge_guard(
+    rule: GuardRule, run: Run, contrast: Contrast, errors: ErrorCount, *, alpha: float = stats.ALPHA
+) -> GuardFinding:
+    """One guard of the rule for one arm. `alpha` is one-sided."""
+    parts = guard_parts(rule.metric) or {}
+    role, reason = rule.role, ""
+    if role == "deciding" and "c" in parts and not rule.headroom_reason and not reached(run, int(parts["c"])):
+        role, reason = "advisory", f"production never reaches c = {parts['c']}"
+    if "errors" in parts:
+        return _error_rate(rule, errors, max(1, len(contrast.blocks)), alpha)
+    differences: dict[int, float] = {}
+    lack = ""
+    if "quantile" in parts:
+        name = parts["quantile"].removeprefix("ttft_")
+        pairs = deciding_pairs(contrast.pairs)
+        have, needed = fewest_values(pairs, "ttft"), QUANTILE_NEEDS[name]
+        if have >= needed:
+            differences = quantile_differences(pairs, "ttft", int(name[1:]) / 100)
+        else:
+            lack = f"{name} not reported (n = {have} per boot, {needed} needed)"
+    elif parts.get("measure") == "throughput":
+        differences = throughput_differences(run, contrast, int(parts["c"]))
+    else:
+        at_c = contrast.pairs.filter((pl.col("kind") == "closed") & (pl.col("c") == int(parts["c"])))
+        differences = block_means(at_c)[parts["measure"]].differences
+    estimate = stats.paired_block_t(list(differences.values()), alpha)
+    if estimate is None:
+        lack = lack or "not measured"
+    higher = rule.direction == "higher" or parts.get("measure") == "throughput"
+    margin = rule.margin or 0.0
+    # A throughput may fall to 1−margin; with its sign turned, that is one more limit from above.
+    limit = -math.log1p(-margin) if higher else math.log1p(margin)
+    oriented = estimate.negated() if estimate and higher else estimate
+    status = _STATUS[stats.against_limit(oriented, limit)]
+    value, low, high = relative(estimate)
+    settle = None
+    if status == "not shown" and estimate is not None and estimate.sd is not None:
+        settle = stats.required_blocks(limit, estimate.sd, alpha)
+    return GuardFinding(
+        rule.metric, role, status, margin, value, low, high, "; ".join(filter(None, (reason, lack))), settle
+    )
+
+
+def relative(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:
+    """Change, low and high as relative changes: −0.05 is 5 % less."""
+    if estimate is None:
+        return None, None, None
+    return math.expm1(estimate.mean), _expm1(estimate.low), _expm1(estimate.high)
+
+
+def _expm1(value: float | None) -> float | None:
+    # A half width from two blocks can be astronomic; JSON has no infinity, and nobody needs more than a factor e^50.
+    return None if value is None else math.expm1(min(value, 50.0))
+
+
+def reached(run: Run, c: int) -> bool:
+    """Whether enough of the profile's arrivals meet this concurrency."""
+    arrivals = run.manifest.get("profile", {}).get("arrivals_at") or {}
+    total = sum(arrivals.values())
+    above = sum(count for level, count in arrivals.items() if int(level) >= c)
+    return bool(total) and above / total >= MIN_REACH
+
+
+def throughput_differences(run: Run, contrast: Contrast, c: int) -> dict[int, float]:
+    """Block → ln(arm / base) of output tokens per second in the closed window at c."""
+    boots = counting_boots(run)
+    differences = {}
+    for block in contrast.blocks:
+        ours, theirs = (_tokens_per_s(boots[name, block].facts.windows, c) for name in (contrast.arm, contrast.base))
+        if ours and theirs:
+            differences[block] = math.log(ours / theirs)
+    return differences
+
+
+def _tokens_per_s(windows: Sequence[WindowFacts], c: int) -> float | None:
+    at_c = [window for window in windows if window.kind == "closed" and window.c == c]
+    if not at_c:
+        return None
+    window = next((window for window in at_c if window.limit_ns), at_c[0])
+    length_ns = window.limit_ns or window.ended_ns - window.started_ns
+    return window.output_tokens * SECOND_NS / length_ns if length_ns > 0 else None
+
+
+def _error_rate(rule: GuardRule, count: ErrorCount, blocks: int, alpha: float) -> GuardFinding:
+    ceiling = rule.max or 0.0
+    if count.requests == 0:
+        return GuardFinding(rule.metric, rule.role, "not shown", ceiling, reason="not measured")
+    low = stats.binomial_lower(count.errors, count.requests, alpha)
+    high = stats.binomial_upper(count.errors, count.requests, alpha)
+    status: GuardStatus = "pass" if high <= ceiling else "fail" if low > ceiling else "not shown"
+    settle = None
+    if status == "not shown":
+        per_block = count.requests / blocks
+        rate = count.errors / count.requests
+        enough = (
+            more
+            for more in range(blocks + 1, stats.MOST_BLOCKS + 1)
+            if stats.binomial_upper(math.ceil(rate * per_block * more), round(per_block * more), alpha) <= ceiling
+        )
+        settle = next(enough, None)
+    return GuardFinding(
+        rule.metric, rule.role, status, ceiling, count.errors / count.requests, low, high, settle_blocks=settle
+    )

@@ -1,0 +1,267 @@
+"""The report for a terminal: 80 columns, plain text, nothing that needs colour to be read."""
+
+import math
+import textwrap
+from collections.abc import Iterable, Iterator
+from typing import Final
+
+from analysis import course
+from analysis.guards import relative
+from analysis.judge import ArmReport, Report
+from analysis.measures import TITLES
+from analysis.stats import Estimate
+from analysis.verdict import GuardFinding
+from profiles.units import HOUR_NS, format_change, format_duration, format_percent
+
+WIDTH: Final = 80
+_NAME, _WORD, CELL = 16, 18, 20
+
+
+def format_report(report: Report) -> str:
+    """The whole report, without a final newline."""
+    lines = [*_head(report), "", *_columns(report)]
+    for index, arm in enumerate(report.arms):
+        lines += [*([""] if index else []), *_arm(arm, report)]
+    lines += _tail(report)
+    return "\n".join(lines)
+
+
+def _head(report: Report) -> list[str]:
+    experiment = report.experiment
+    before = course.fixed_before_ns(report.run)
+    fixed = "not recorded when it was fixed"
+    if before is not None:
+        fixed = f"fixed {format_duration(before)} {'before' if before >= 0 else 'AFTER'} the first boot"
+        fixed = fixed.replace("−", "")
+    lines = _wrap(f"Rule {experiment.file.rule.id}: {experiment.file.rule.question}".rstrip(": "))
+    lines += _wrap(f"sha256 {experiment.bytes_sha256[:12]}, meaning {experiment.semantic_sha256[:12]}, {fixed}", "  ")
+    if report.simulated:
+        lines.append("SIMULATED ENGINE: no number here is about hardware")
+    lines += [f"INVALID RUN: {line}" if not index else line for index, line in enumerate(_invalid(report))]
+    lines.append("")
+    lines += _labelled("Load", _operating_point(report))
+    lines += _labelled("Lines", _lines(report))
+    lines += _labelled("A/A", _aa(report))
+    seen = report.course
+    failed, discarded = len(report.failed), len(report.discarded)
+    lines += _labelled(
+        "Machine",
+        f"{format_duration(course.machine_time_ns(report.run))} in {len(report.run.boots)} boots, {failed} failed, "
+        f"{discarded} discarded; {seen.complete} of {seen.planned} blocks complete",
+    )
+    note = course.lag_note(report.run)
+    if note:
+        lines += _labelled("Client", note)
+    for warning in report.warnings:
+        lines += _labelled("Note", warning)
+    return lines
+
+
+def _invalid(report: Report) -> list[str]:
+    if not report.invalid:
+        return []
+    text = "; ".join(report.invalid)
+    return textwrap.wrap(text, WIDTH - 13, break_long_words=True)
+
+
+def _operating_point(report: Report) -> str:
+    point = report.run.manifest.get("operating_point") or {}
+    arrivals = (report.run.manifest.get("profile") or {}).get("arrivals_at") or {}
+    levels = [int(level) for level in point.get("levels") or []]
+    total = sum(arrivals.values())
+    if not levels or not total:
+        return "operating point not recorded"
+    share = sum(count for level, count in arrivals.items() if int(level) in levels) / total
+    weights = ", ".join(
+        f"c={level} {format_percent(weight, 0)}" for level, weight in (point.get("weights") or {}).items()
+    )
+    at = f"c = {levels[0]}" if len(levels) == 1 else f"c = {levels[0]} to {levels[-1]}"
+    highest = max((int(level) for level, count in arrivals.items() if count), default=0)
+    return f"arrivals at {at}: {format_percent(share)}; never above {highest}. Decided at {weights or at}"
+
+
+def _lines(report: Report) -> str:
+    parts = []
+    for rule in report.experiment.file.measure:
+        absolute = f" and {rule.material.absolute_ms:g} ms" if rule.material.absolute_ms else ""
+        material = f"a gain is material from {format_percent(rule.material.relative)}{absolute}"
+        parts.append(f"{TITLES[rule.name]}: {material}, no worse within {format_percent(rule.margin)}")
+    return "; ".join(parts)
+
+
+def _aa(report: Report) -> str:
+    parts = []
+    for finding in report.aa:
+        estimate = finding.estimate
+        if estimate is None or estimate.half_width is None:
+            parts.append(f"{finding.measure} no interval")
+            continue
+        bias = format_percent(math.expm1(min(estimate.half_width, 50.0)))
+        parts.append(f"{finding.measure} {_change(estimate)}, smallest visible bias {bias}")
+    return "; ".join(parts) + " (99 %)" if parts else "none: the noise floor of this bench is unknown"
+
+
+def _change(estimate: Estimate | None) -> str:
+    change, low, high = relative(estimate)
+    if change is None:
+        return "not measured"
+    if low is None or high is None:
+        return f"{format_change(change)} [no interval]"
+    return f"{format_change(change)} [{format_change(low)}, {format_change(high)}]"
+
+
+def _columns(report: Report) -> list[str]:
+    titles = [f"{finding.title} % [90 %]" for finding in (report.arms[0].measures if report.arms else ())]
+    if len(report.experiment.looks) > 1:
+        titles = [title.replace("90", f"{100 - 10 / len(report.experiment.looks):g}") for title in titles]
+    return [_row("ARM", "VERDICT", titles, "R"), "─" * WIDTH]
+
+
+def _row(name: str, word: str, cells: Iterable[str], blocks: str) -> str:
+    columns = [name.ljust(_NAME), word.ljust(_WORD), *(cell.ljust(CELL) for cell in cells), blocks]
+    return " ".join(columns).rstrip()
+
+
+def format_cell(estimate: Estimate | None) -> str:
+    """`−15.9 [−16.8, −15.0]` in per cent, in as few digits as keep it inside its column."""
+    change, low, high = relative(estimate)
+    if change is None:
+        return "not measured"
+    for digits in (1, 0):
+        text = _percents(change, low, high, digits)
+        if len(text) <= CELL:
+            return text
+    return f"×{1 + change:.2g}, see --json"
+
+
+def _percents(change: float, low: float | None, high: float | None, digits: int) -> str:
+    def show(value: float) -> str:
+        return f"{100 * value:+.{digits}f}".replace("-", "−")
+
+    if low is None or high is None:
+        return f"{show(change)} [none]"
+    return f"{show(change)} [{show(low)}, {show(high)}]"
+
+
+def _arm(arm: ArmReport, report: Report) -> list[str]:
+    name = arm.arm
+    lines = []
+    if len(name) > _NAME:
+        lines.append(name)
+        name = ""
+    changes = [format_cell(finding.estimate) for finding in arm.measures]
+    zones = [f"{finding.zone}, {finding.no_worse}" for finding in arm.measures]
+    lines += [_row(name, arm.verdict.word, changes, str(arm.blocks)), _row("", "", zones, "")]
+    for text in (arm.verdict.action, *arm.verdict.reasons):
+        lines += _bullet(text)
+    if arm.verdict.word == "workload-dependent":
+        lines += _classes(arm)
+    for text in (*_ladder(arm), *map(_guard, arm.guards), *_log(arm, report), *_limits(arm)):
+        lines += _bullet(text)
+    return lines
+
+
+def _ladder(arm: ArmReport) -> Iterator[str]:
+    if arm.changes_nothing:
+        yield f"changes nothing the boot log shows against {arm.changes_nothing}: same backend, same scheduling"
+    if arm.step:
+        parts = [f"{item.title} {_change(item.estimate)} {item.zone}" for item in arm.step.measures]
+        yield f"this step alone, against {arm.step.against}: {'; '.join(parts)}"
+
+
+def _limits(arm: ArmReport) -> Iterator[str]:
+    for finding in arm.measures:
+        if finding.coverage is not None and finding.coverage < 1:
+            yield f"{finding.title} covers {format_percent(finding.coverage, 0)} of the paired requests"
+    if arm.cached is not None and max(arm.cached) > 0:
+        ours, theirs = (format_percent(share) for share in arm.cached)
+        yield f"cached prompt tokens {ours}, baseline {theirs}"
+    for block, reason in arm.discarded_pairs:
+        yield f"block {block} discarded: {reason}"
+    if arm.settle is not None:
+        hours = format_duration(arm.settle.hours * HOUR_NS)
+        yield f"would settle it: {arm.settle.blocks} blocks in all = {hours} of machine time"
+
+
+def _classes(arm: ArmReport) -> list[str]:
+    lines: list[str] = []
+    for finding in arm.measures:
+        split = {item.direction for item in finding.classes} >= {"gain", "loss"}
+        if not split:
+            continue
+        lines += _bullet(f"{finding.title} by class (simultaneous intervals):")
+        for item in finding.classes:
+            text = f"{item.name} {_change(item.estimate)} {item.direction}"
+            base, own = arm.acceptance.get(item.name, (None, None))
+            if base is not None and own is not None:
+                text += f", acceptance length {base:.2f} → {own:.2f}"
+            lines += _wrap(text, "      ")
+    return lines
+
+
+def _guard(guard: GuardFinding) -> str:
+    shown = ""
+    if guard.metric == "error_rate":
+        if guard.value is not None and guard.high is not None:
+            shown = f" {format_percent(guard.value, 2)} (at most {format_percent(guard.high, 2)})"
+        limit = f"ceiling {format_percent(guard.limit, 2)}"
+    else:
+        if guard.value is not None:
+            shown = f" {format_change(guard.value)}"
+        if guard.low is not None and guard.high is not None:
+            shown += f" [{format_change(guard.low)}, {format_change(guard.high)}]"
+        limit = f"margin {format_percent(guard.limit, 0)}"
+    reason = f"; {guard.reason}" if guard.reason else ""
+    return f"guard {guard.metric}{shown}: {guard.status} ({limit}, {guard.role}{reason})"
+
+
+def _log(arm: ArmReport, report: Report) -> list[str]:
+    lines = []
+    if not arm.new_lines:
+        lines.append("boot log: no fallback line that the baseline lacks")
+    elif report.experiment.file.boot_log.on_dirty == "note":
+        lines += [f"boot log, new fallback (noted by the rule): {line}" for line in arm.new_lines]
+    lines += [f"boot log, new: {line}" for line in arm.noted_lines]
+    return lines
+
+
+def _tail(report: Report) -> list[str]:
+    lines: list[str] = []
+    for title, rows in (
+        ("Skipped arms", [f"{item['arm']}: {item['reason']}" for item in report.run.manifest.get("skipped") or []]),
+        ("Discarded boots", [_boot(facts.arm, facts.block, facts.reason) for facts in report.discarded]),
+        ("Failed boots", [_boot(facts.arm, facts.block, facts.reason) for facts in report.failed]),
+        ("Not checked by this version", list(course.not_checked(report.experiment))),
+    ):
+        if rows:
+            lines += ["", title]
+            for row in rows:
+                lines += _wrap(row, "  ")
+    if report.arms and not report.invalid:
+        lines += ["", *_wrap(f"Outcome: {_outcome(report)}", "")]
+    return lines
+
+
+def _outcome(report: Report) -> str:
+    adopted = [arm.arm for arm in report.arms if arm.verdict.word == "adopt"]
+    undecided = [arm.arm for arm in report.arms if arm.verdict.word == "inconclusive"]
+    rest = f"; undecided: {', '.join(undecided)}" if undecided else ""
+    if adopted:
+        return f"adopt {', '.join(adopted)}{rest}"
+    return f"keep {report.baseline}{rest}" if undecided else f"nothing survived; keep {report.baseline}"
+
+
+def _boot(arm: str, block: int, reason: str | None) -> str:
+    return f"{arm}, block {block}: {reason or 'no reason recorded'}"
+
+
+def _bullet(text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ")
+
+
+def _labelled(label: str, text: str) -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=f"{label:<8} ", subsequent_indent=" " * 9)
+
+
+def _wrap(text: str, indent: str = "") -> list[str]:
+    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ") or [""]

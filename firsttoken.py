@@ -1,0 +1,190 @@
+"""The front door: one command, `firsttoken`, and the demo. The only file that knows all four packages.
+
+    record → CAPTURE/ → concurrency, profile → PROFILE/ → replay → RUN/ → report → verdict.json
+
+Members of the group are named here and imported when they are used, so that `--help` stays quick. Everything a user can
+cause ends as one clear sentence and an exit code, without a traceback (`profiles.errors`).
+"""
+
+import sys
+from importlib import import_module
+from importlib.resources import files
+from pathlib import Path
+
+import click
+
+from profiles.errors import FirsttokenError, UsageError
+
+# In the order of the pipeline: command, where it lives, what it does in one line.
+COMMANDS = {
+    "record": ("capture.cli:record", "Record production traffic in front of an engine."),
+    "concurrency": ("profiles.cli:concurrency", "Show how many requests are really in flight."),
+    "profile": ("profiles.cli:profile", "Build and show load profiles."),
+    "replay": ("replay.cli:replay", "Cold-boot each arm and replay the recorded load."),
+    "report": ("analysis.cli:report", "Give one verdict per arm, by the rule fixed before the run."),
+    "engine": ("replay.simulator.cli:engine", "Run the embedded engine, a simulation for tests and the demo."),
+    "demo": ("firsttoken:demo", "Run the whole pipeline on the embedded engine, in about a minute."),
+}
+
+
+class Pipeline(click.Group):
+    """A group whose members are imported only when they are used."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        if cmd_name == "demo":
+            return demo  # run as a script, this module is not the one that an import would find
+        if cmd_name not in COMMANDS:
+            return None
+        module, _, name = COMMANDS[cmd_name][0].partition(":")
+        command: click.Command = getattr(import_module(module), name)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands, in the order of the work"):
+            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
+
+
+def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
+    if wanted and not context.resilient_parsing:
+        from profiles.files import tool_version
+
+        click.echo(tool_version())
+        context.exit()
+
+
+@click.group(cls=Pipeline, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
+def cli() -> None:
+    """Record real LLM traffic, replay it against cold-booted engine configurations, get a verdict with its uncertainty.
+
+    \b
+    Example:
+      firsttoken record --upstream http://127.0.0.1:8000 --listen 127.0.0.1:8100 --out capture --bodies full
+      firsttoken concurrency capture
+      firsttoken profile build capture -o profile
+      firsttoken replay experiment.toml -o run
+      firsttoken report run
+
+    Exit codes: 0 done, 1 failure, 2 wrong usage or input, 3 something inconclusive, 4 run invalid, 130 Ctrl-C.
+    """
+
+
+DEMO_TIME_SCALE = 0.3
+DEMO_REQUESTS = 90
+
+
+@click.command(short_help=COMMANDS["demo"][1])
+@click.option("--out", type=click.Path(path_type=Path), help="Where to put it.  [default: demo/ and the time]")
+@click.option("--seed", type=int, default=7, show_default=True, help="Of the traffic.")
+def demo(out: Path | None, seed: int) -> None:
+    """Run the whole pipeline on the embedded engine: record, histogram, profile, cold-booted arms, verdicts.
+
+    A small "production" traffic goes through the recorder. Then four arms are booted three times each, with a second
+    copy of the baseline for the noise floor. The engine is simulated: no number says anything about hardware.
+
+    \b
+    Example:
+      firsttoken demo
+    """
+    import asyncio
+    from datetime import UTC, datetime
+
+    from profiles.files import make_folder, write_whole
+
+    folder = out if out is not None else Path("demo") / datetime.now(UTC).strftime("%Y%m%d-%H%M%S")
+    if folder.exists():
+        raise UsageError(f"{folder}: already exists", "Give another directory with --out.")
+    make_folder(folder)
+    click.echo("SIMULATED ENGINE: the demo measures firsttoken's embedded engine. No number here is about hardware.")
+    _headline("1 What load is it? A small production, recorded in front of the engine")
+    asyncio.run(_record_production(folder, seed))
+    _step("concurrency", folder / "capture")
+    _headline("2 What do the flags do under this load? Every arm cold-booted, in 3 blocks")
+    _step("profile", "build", folder / "capture", "-o", folder / "profile")
+    ladder = files("replay.simulator").joinpath("ladder.toml").read_text(encoding="utf-8")
+    ladder = ladder.replace("@python@", sys.executable).replace("@time_scale@", str(DEMO_TIME_SCALE))
+    write_whole(folder / "experiment.toml", ladder.encode("utf-8"))
+    _step("replay", folder / "experiment.toml", "-o", folder / "run")
+    _headline("3 Do I change anything?")
+    _step("report", folder / "run")
+    _headline("What was made")
+    for name in ("capture", "profile", "experiment.toml", "run", "run/verdict.json"):
+        click.echo(f"  {folder / name}")
+
+
+def _headline(text: str) -> None:
+    click.echo(f"\n{text}\n{'─' * len(text)}")
+
+
+def _step(*arguments: object) -> None:
+    """Run one command of the pipeline as a user would type it. Verdicts do not change the demo's exit code."""
+    words = [str(argument) for argument in arguments]
+    click.echo(f"$ firsttoken {' '.join(words)}")
+    code = cli.main(words, standalone_mode=False)
+    if code not in (None, 0, 3, 4):
+        raise FirsttokenError(f"the demo stopped: `firsttoken {' '.join(words)}` ended with exit code {code}")
+
+
+async def _record_production(folder: Path, seed: int) -> None:
+    """An engine, the recorder in front of it, and people who ask. Both processes are stopped whatever happens."""
+    import os
+    from contextlib import AsyncExitStack
+
+    from profiles.units import SECOND_NS
+    from replay.clock import SystemClock
+    from replay.engine import EngineProcess, free_port, wait_listening
+    from replay.simulator.traffic import send_traffic
+
+    clock, host = SystemClock(), "127.0.0.1"
+    me = [sys.executable, "-m", "firsttoken"]
+    async with AsyncExitStack() as stack:
+
+        async def start(name: str, port: int, *arguments: str) -> None:
+            log = folder / f"{name}.log"
+            process = await EngineProcess.start(
+                [*me, *arguments], env=os.environ, cwd=Path.cwd(), log=log, host=host, port=port, clock=clock
+            )
+            stack.push_async_callback(process.stop, host=host, port=port, patience_ns=10 * SECOND_NS)
+            await wait_listening(process, host, port, clock, patience_ns=30 * SECOND_NS)
+
+        engine_port = free_port(host)
+        speculation = '{"method":"mtp","num_speculative_tokens":2}'
+        await start(
+            "engine", engine_port, "engine", "--port", str(engine_port), "--model", "demo-model",
+            "--time-scale", str(DEMO_TIME_SCALE), "--speculative-config", speculation,
+        )  # fmt: skip
+        record_port = free_port(host)
+        engine_url, record_url = f"http://{host}:{engine_port}", f"http://{host}:{record_port}"
+        words = ["record", "--upstream", engine_url, "--listen", f"{host}:{record_port}", "--bodies", "full"]
+        click.echo(f"$ firsttoken {' '.join(words)} --out {folder / 'capture'}")
+        await start("record", record_port, *words, "--out", str(folder / "capture"))
+        sent = await send_traffic(record_url, requests=DEMO_REQUESTS, seed=seed, model="demo-model")
+        click.echo(f"  {sent} requests sent through the recorder")
+
+
+def main() -> None:
+    """Run the command line; turn what a user can cause into a sentence and an exit code."""
+    try:
+        code = cli.main(standalone_mode=False)
+    except click.exceptions.Abort:
+        sys.exit(130)
+    except click.ClickException as error:
+        error.show()
+        sys.exit(error.exit_code)
+    except FirsttokenError as error:
+        click.echo(f"firsttoken: {error}", err=True)
+        sys.exit(error.exit_code)
+    except BrokenPipeError:
+        # The reader of our output went away, as `| head` does.
+        sys.stderr.close()
+        sys.exit(0)
+    except KeyboardInterrupt:
+        sys.exit(130)
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+if __name__ == "__main__":
+    main()

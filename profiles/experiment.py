@@ -1,0 +1,137 @@
+"""experiment.toml: arms, load, design and the rule that decides, fixed before the first boot.
+
+1. `load_experiment` reads the file into typed tables. An unknown key is an error with its line and a suggestion: a typo
+   must not silently drop a guard.
+2. `Experiment.arms` resolves the ladder: what each arm adds to the engine's command line.
+3. `check_rule` refuses what the rule cannot hold whatever the profile says: a guard with too few requests, an arm that
+   extends nothing.
+4. `check_against_profile` refuses what this profile cannot carry: an operating point that production never reaches, a
+   profile observed too briefly or without the content that a replay needs.
+
+Two hashes identify a rule: of the bytes (sha256sum prints the same), and of its meaning (canonical JSON of the typed
+form), so that a reformatted file is told apart from a changed rule.
+"""
+
+import hashlib
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import orjson
+
+from profiles import experiment_file
+from profiles.errors import RuleError
+from profiles.experiment_checks import check_against_profile, check_rule
+from profiles.experiment_file import AlsoWindow, Arm, Experiment, ExperimentFile, GuardRule, MeasureRule, Table
+from profiles.toml_lines import line_of, rule_error
+from profiles.units import SECOND_NS, parse_duration
+
+__all__ = [
+    "AlsoWindow",
+    "Arm",
+    "Experiment",
+    "ExperimentFile",
+    "GuardRule",
+    "MeasureRule",
+    "check_against_profile",
+    "load_experiment",
+]
+
+
+def load_experiment(path: Path) -> Experiment:
+    """Read and check an experiment file. Raises RuleError with file, line and key."""
+    try:
+        data = path.read_bytes()
+        text = data.decode("utf-8")
+    except (FileNotFoundError, IsADirectoryError, PermissionError) as error:
+        raise RuleError(path, "", f"cannot be read: {error.strerror}") from None
+    except UnicodeDecodeError:
+        raise RuleError(path, "", "not UTF-8 text") from None
+    try:
+        tables = tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise RuleError(path, "", f"not TOML: {error}") from None
+    try:
+        file = msgspec.convert(tables, ExperimentFile)
+    except msgspec.ValidationError as error:
+        raise rule_error(path, text, str(error), _known_keys()) from None
+    meaning = orjson.dumps(msgspec.to_builtins(file), option=orjson.OPT_SORT_KEYS)
+    experiment = Experiment(
+        path=path,
+        file=file,
+        arms=resolve_arms(path, text, file),
+        also=tuple(_parse_also(path, text, entry) for entry in file.load.also),
+        bytes_sha256=hashlib.sha256(data).hexdigest(),
+        semantic_sha256=hashlib.sha256(meaning).hexdigest(),
+    )
+    check_rule(experiment, text)
+    return experiment
+
+
+_ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
+
+
+def resolve_arms(path: Path, text: str, file: ExperimentFile) -> tuple[Arm, ...]:
+    """The arms with the ladder resolved, the baseline first.
+
+    With `ladder = "cumulative"` an arm that names nothing in `extends` extends the one before it.
+    """
+
+    def refuse(index: int, key: str, problem: str) -> RuleError:
+        where = f"arm[{index}].{key}"
+        return RuleError(path, where, problem, line=line_of(text, where))
+
+    resolved: dict[str, Arm] = {}
+    marked = [table.name for table in file.arm if table.baseline]
+    if len(marked) > 1:
+        raise refuse(1, "baseline", f"only one arm is the baseline, these say so: {', '.join(marked)}")
+    for index, table in enumerate(file.arm):
+        if _ARM_NAME.fullmatch(table.name) is None:
+            raise refuse(index, "name", f"{table.name!r} may hold letters, digits, _ and - only")
+        if table.name in resolved:
+            raise refuse(index, "name", f"{table.name!r} is the name of two arms")
+        parent_name = table.extends
+        if parent_name is None and file.design.ladder == "cumulative" and index > 0:
+            parent_name = file.arm[index - 1].name
+        if parent_name and parent_name not in resolved:
+            raise refuse(index, "extends", f"{parent_name!r} is not an arm above this one")
+        parent = resolved.get(parent_name or "")
+        engine = file.engine
+        base_argv = parent.argv if parent else tuple(engine.argv if engine else ())
+        base_env = parent.env if parent else dict(engine.env if engine else {})
+        argv = tuple(table.argv) + tuple(table.args) if table.argv else base_argv + tuple(table.args)
+        if not argv:
+            raise refuse(index, "argv", "no command line: give [engine] argv, or argv here")
+        resolved[table.name] = Arm(
+            name=table.name,
+            argv=argv,
+            env={**base_env, **table.env},
+            extends=parent.name if parent else None,
+            changes=frozenset(table.changes) | (parent.changes if parent else frozenset()),
+            note=table.note,
+        )
+    baseline = marked[0] if marked else next(iter(resolved), "")
+    return tuple(sorted(resolved.values(), key=lambda arm: arm.name != baseline))
+
+
+_ALSO = re.compile(r"closed c=(\d+)(?: for (\S+))?")
+
+
+def _parse_also(path: Path, text: str, entry: str) -> AlsoWindow:
+    if entry == "single":
+        return AlsoWindow("single", 1, None)
+    match = _ALSO.fullmatch(entry)
+    problem = f'{entry!r} is not a window; write "single" or "closed c=8 for 60s"'
+    if match is None or int(match[1]) < 1:
+        raise RuleError(path, "load.also", problem, line=line_of(text, "load.also"))
+    try:
+        limit_ns = parse_duration(match[2]) if match[2] else None
+    except ValueError as error:
+        raise RuleError(path, "load.also", str(error), line=line_of(text, "load.also")) from None
+    return AlsoWindow("closed", int(match[1]), limit_ns or 60 * SECOND_NS)
+
+
+def _known_keys() -> set[str]:
+    tables = [item for item in vars(experiment_file).values() if isinstance(item, type) and issubclass(item, Table)]
+    return {name for table in tables for name in table.__struct_fields__}

@@ -1,0 +1,170 @@
+"""What a rule cannot hold, and what a profile cannot carry. Each refusal names the key, its line and the way out."""
+
+import math
+import re
+from collections.abc import Callable
+from functools import partial
+
+from profiles.errors import RuleError
+from profiles.experiment_file import Experiment, GuardRule
+from profiles.toml_lines import line_of
+from profiles.units import HOUR_NS, parse_duration
+
+# Requests per boot below which a two-sided 95 % interval of the quantile does not exist (reference: order statistics).
+QUANTILE_NEEDS = {"p90": 36, "p95": 72, "p99": 368}
+_GUARD = re.compile(
+    r"(?P<quantile>ttft_(?:p90|p95|p99))|(?P<errors>error_rate)|(?P<measure>ttft|tpot|throughput)@c=(?P<c>\d+)"
+)
+
+
+def guard_parts(metric: str) -> dict[str, str] | None:
+    """The parts of a guard's metric (`quantile`, `errors`, or `measure` and `c`), or None for an unknown one."""
+    match = _GUARD.fullmatch(metric)
+    return None if match is None else {name: part for name, part in match.groupdict().items() if part}
+
+
+def requests_for_error_rate(ceiling: float) -> int:
+    """Requests without an error that show a rate below the ceiling: exact one-sided 95 % bound (1 % needs 299)."""
+    return math.ceil(math.log(0.05) / math.log1p(-ceiling))
+
+
+type Refuse = Callable[..., RuleError]
+
+
+def check_rule(experiment: Experiment, text: str = "") -> None:
+    """Refuse what the rule cannot hold, whatever the profile says. Raises RuleError."""
+
+    def refuse(key: str, problem: str, hint: str = "") -> RuleError:
+        return RuleError(experiment.path, key, problem, line=line_of(text, key), hint=hint)
+
+    _check_load(experiment, refuse)
+    _check_design(experiment, refuse)
+    _check_measures(experiment, refuse)
+    for index, guard in enumerate(experiment.file.guard):
+        _check_guard(experiment, guard, partial(refuse, f"guard[{index}].metric"))
+
+
+def _check_load(experiment: Experiment, refuse: Refuse) -> None:
+    file = experiment.file
+    if file.load.requests_per_boot < 1:
+        raise refuse("load.requests_per_boot", "must be at least 1")
+    if file.load.warmup_per_class < 0:
+        raise refuse("load.warmup_per_class", "must not be negative")
+    if not 0 < file.profile.operating_point.cover <= 1:
+        raise refuse("profile.operating_point", "cover must be above 0 and at most 1")
+    durations = {"load.request_timeout": file.load.request_timeout}
+    if file.engine is not None:
+        durations["engine.ready_timeout"] = file.engine.ready_timeout
+        durations["engine.stop_timeout"] = file.engine.stop_timeout
+    for key, duration in durations.items():
+        try:
+            parse_duration(duration)
+        except ValueError as error:
+            raise refuse(key, str(error)) from None
+
+
+def _check_design(experiment: Experiment, refuse: Refuse) -> None:
+    file = experiment.file
+    if file.design.blocks < 1:
+        raise refuse("design.blocks", "must be at least 1; at least 3 for a verdict")
+    looks = file.design.looks
+    if looks and (sorted(set(looks)) != looks or looks[-1] != file.design.blocks):
+        raise refuse("design.looks", f"must rise and end with the number of blocks, {file.design.blocks}")
+    for entry in file.discard.when:
+        if discard_condition(entry) is None:
+            known = '"thermal_throttle", "foreign_load" or "client_lag_p99_ms > 20"'
+            raise refuse("discard.when", f"{entry!r} is unknown; write {known}")
+
+
+def _check_measures(experiment: Experiment, refuse: Refuse) -> None:
+    measures = experiment.file.measure
+    names = [measure.name for measure in measures]
+    if not names or len(set(names)) != len(names):
+        raise refuse("measure", "each measure must appear once, and at least one is needed")
+    for index, measure in enumerate(measures):
+        if not (0 <= measure.material.relative < 1 and measure.material.absolute_ms >= 0 and measure.margin > 0):
+            raise refuse(f"measure[{index}].margin", "material must be in 0..1 and margin above 0")
+
+
+def _check_guard(experiment: Experiment, guard: GuardRule, refuse: Refuse) -> None:
+    parts = guard_parts(guard.metric)
+    if parts is None:
+        raise refuse(f"{guard.metric!r} is unknown", "Known: ttft_p90, ttft_p95, ttft_p99, error_rate, throughput@c=N.")
+    requests = experiment.file.load.requests_per_boot
+    if "errors" in parts:
+        if guard.max is None or not 0 < guard.max < 1:
+            raise refuse("error_rate needs max between 0 and 1, such as max = 0.01")
+        needed = requests_for_error_rate(guard.max)
+        planned = requests * experiment.file.design.blocks
+        if planned < needed:
+            raise refuse(
+                f"a ceiling of {100 * guard.max:g} % cannot be shown by {planned} requests per arm; it needs {needed}",
+                "Raise load.requests_per_boot or design.blocks, or the ceiling.",
+            )
+        return
+    if guard.margin is None or guard.margin <= 0:
+        raise refuse("needs a margin above 0, such as margin = 0.10")
+    if "quantile" in parts:
+        needed = QUANTILE_NEEDS[parts["quantile"].removeprefix("ttft_")]
+        if requests < needed:
+            raise refuse(
+                f"{guard.metric} cannot be judged with {requests} requests per boot; it needs {needed}",
+                "Raise load.requests_per_boot, or guard a lower quantile.",
+            )
+    elif not any(window.kind == "closed" and window.c == int(parts["c"]) for window in experiment.also):
+        raise refuse(f"nothing measures c = {parts['c']}", f'Add "closed c={parts["c"]} for 60s" to load.also.')
+
+
+_LAG_LIMIT = re.compile(r"client_lag_p99_ms\s*>\s*(\d+(?:\.\d+)?)")
+
+
+def discard_condition(entry: str) -> tuple[str, float | None] | None:
+    """A discard condition as (name, limit): the limit of `client_lag_p99_ms` in ms. None for an unknown one."""
+    if entry in ("thermal_throttle", "foreign_load"):
+        return entry, None
+    match = _LAG_LIMIT.fullmatch(entry)
+    return None if match is None else ("client_lag_p99_ms", float(match[1]))
+
+
+# An operating point may decide only if at least this share of the arrivals reaches it (reference: verdict §8).
+MIN_REACH = 0.01
+
+
+def check_against_profile(
+    experiment: Experiment, *, arrivals_at: dict[int, int], observed_ns: int, content: str
+) -> None:
+    """Refuse what this profile cannot carry. `arrivals_at` counts arrivals by the concurrency that they meet."""
+    path, file = experiment.path, experiment.file
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    if observed_ns < file.profile.min_observed_h * HOUR_NS:
+        hours = observed_ns / HOUR_NS
+        raise RuleError(
+            path,
+            "profile.min_observed_h",
+            f"the profile was observed for {hours:.2f} h, the rule asks for {file.profile.min_observed_h:g} h",
+            line=line_of(text, "profile.min_observed_h"),
+            hint="Record for longer, or lower the number before the first boot.",
+        )
+    if content != "full":
+        raise RuleError(
+            path,
+            "profile.path",
+            "the profile holds no request bodies, so there is nothing to send",
+            line=line_of(text, "profile.path"),
+            hint="Record with `firsttoken record --bodies full` on a machine where prompts may be stored.",
+        )
+    total = sum(arrivals_at.values())
+    for index, guard in enumerate(file.guard):
+        parts = guard_parts(guard.metric) or {}
+        if guard.role != "deciding" or "c" not in parts or guard.headroom_reason:
+            continue
+        c = int(parts["c"])
+        reach = sum(count for level, count in arrivals_at.items() if level >= c) / total if total else 0.0
+        if reach < MIN_REACH:
+            raise RuleError(
+                path,
+                f"guard[{index}].metric",
+                f"{100 * reach:.1f} % of the arrivals reach c = {c}, so {guard.metric} may not decide",
+                line=line_of(text, f"guard[{index}].metric"),
+                hint='Make it role = "advisory", or write down a headroom_reason.',
+            )

@@ -1,0 +1,229 @@
+"""The tables of experiment.toml, as typed data, and what they resolve to. Form only; checks are in `experiment_checks`.
+
+Names follow DESIGN §5 and §10. Every default is written here, once.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+import msgspec
+
+
+class Table(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A table of the file. Unknown keys are errors."""
+
+
+class RuleHead(Table, frozen=True, kw_only=True):
+    """[rule]: its name and the question that it answers."""
+
+    id: str
+    schema: Literal[1] = 1
+    question: str = ""
+
+
+class OperatingPointChoice(Table, frozen=True, kw_only=True):
+    """Which concurrency levels decide: those that cover this share of the arrivals."""
+
+    basis: Literal["arrivals"] = "arrivals"
+    cover: float = 0.95
+
+
+class ProfileChoice(Table, frozen=True, kw_only=True):
+    """[profile]: the load to replay. A relative path starts at the experiment file."""
+
+    path: str
+    min_observed_h: float = 0.0
+    operating_point: OperatingPointChoice = OperatingPointChoice()
+    mix: Literal["as-recorded"] = "as-recorded"
+
+
+class Load(Table, frozen=True, kw_only=True):
+    """[load]: what each boot is asked. `observed` and `closed` replay the mix at each level that production reaches,
+    a fixed list of requests each, run to completion."""
+
+    deciding: Literal["observed", "closed"] = "observed"
+    requests_per_boot: int = 400
+    also: list[str] = msgspec.field(default_factory=lambda: ["single", "closed c=8 for 60s"])
+    output_length: Literal["capped", "natural", "forced"] = "capped"
+    request_timeout: str = "600s"
+    warmup_per_class: int = 2
+    single_requests: int = 16  # per class, in `single` windows
+
+
+class Contrast(Table, frozen=True, kw_only=True):
+    """Against which arm a gain is adopted, and to which step it is attributed."""
+
+    adopt: Literal["baseline"] = "baseline"
+    attribute: Literal["previous", "baseline"] = "previous"
+
+
+class Design(Table, frozen=True, kw_only=True):
+    """[design]: how many cold boots, in which order."""
+
+    blocks: int = 5
+    looks: list[int] = []  # empty: one look, after the last block
+    seed: int = 1
+    ladder: Literal["cumulative", "flat"] = "cumulative"
+    contrast: Contrast = Contrast()
+
+
+class Material(Table, frozen=True, kw_only=True):
+    """The smallest gain worth adopting: both must hold."""
+
+    relative: float = 0.02
+    absolute_ms: float = 0.0
+
+
+class MeasureRule(Table, frozen=True, kw_only=True):
+    """[[measure]], in order: the first one decides first."""
+
+    name: Literal["ttft", "tpot"]
+    material: Material = Material()
+    margin: float = 0.05
+    min_tokens: int = 16  # tpot counts requests with at least this many tokens after the first event
+
+
+class GuardRule(Table, frozen=True, kw_only=True):
+    """[[guard]]: what an arm must not make worse. `ttft_p90`, `error_rate`, `throughput@c=8` and their kind."""
+
+    metric: str
+    margin: float | None = None
+    max: float | None = None
+    direction: Literal["lower", "higher"] = "lower"
+    role: Literal["deciding", "advisory"] = "deciding"
+    headroom_reason: str | None = None
+
+
+class Mixed(Table, frozen=True, kw_only=True):
+    """[mixed]: what to do with an arm that gains on one class and loses on another."""
+
+    action: Literal["keep-baseline", "adopt-on-mix"] = "keep-baseline"
+
+
+class AllowedLine(Table, frozen=True, kw_only=True):
+    """A boot-log signature that is known and harmless here, with the reason."""
+
+    signature: str
+    reason: str
+
+
+class BootLogRule(Table, frozen=True, kw_only=True):
+    """[boot_log]: which lines of an arm's boot log count against it."""
+
+    mode: Literal["no-new-vs-baseline"] = "no-new-vs-baseline"
+    allow: list[AllowedLine] = []
+    on_dirty: Literal["reject", "note"] = "reject"
+
+
+class Discard(Table, frozen=True, kw_only=True):
+    """[discard]: faults of the surroundings, for which a boot is replaced. What the arm causes counts against it."""
+
+    when: list[str] = msgspec.field(default_factory=lambda: ["client_lag_p99_ms > 20"])
+    replacement_boots_max: int = 2
+    show: Literal["always"] = "always"
+
+
+class Skipped(Table, frozen=True, kw_only=True):
+    """[[skipped]]: an arm that was left out, and why. A quietly skipped arm biases a sweep."""
+
+    arm: str
+    reason: str
+
+
+class Engine(Table, frozen=True, kw_only=True):
+    """[engine]: what all arms share. `{host}`, `{port}` and `{model}` in argv and env are filled in per boot."""
+
+    argv: list[str]
+    env: dict[str, str] = {}
+    model: str = ""  # the served name; empty: the recorded one
+    cwd: str = "."
+    host: str = "127.0.0.1"
+    port: int = 0  # 0: a free one per boot
+    ready_timeout: str = "1200s"
+    stop_timeout: str = "60s"
+    # How passes are kept apart in the prefix cache (DESIGN §10.12).
+    cache_isolation: Literal["salt", "nonce", "none"] = "salt"
+    api_key_env: str = ""  # name of the variable that holds the key; the key itself is never written
+
+
+class ArmTable(Table, frozen=True, kw_only=True):
+    """[[arm]]: what it adds to the engine, or to the arm that it extends."""
+
+    name: str
+    baseline: bool = False
+    extends: str | None = None  # "" extends nothing but the engine
+    args: list[str] = []
+    argv: list[str] = []  # replaces the whole command line
+    env: dict[str, str] = {}
+    changes: list[Literal["prefix_cache", "output"]] = []
+    note: str = ""
+
+
+# Time to first token first (DESIGN §5).
+DEFAULT_MEASURES = (
+    MeasureRule(name="ttft", material=Material(relative=0.02, absolute_ms=5.0), margin=0.05),
+    MeasureRule(name="tpot", material=Material(relative=0.03), margin=0.05),
+)
+
+
+class ExperimentFile(Table, frozen=True, kw_only=True):
+    """The file as written."""
+
+    rule: RuleHead
+    profile: ProfileChoice
+    engine: Engine | None = None
+    arm: list[ArmTable] = []
+    load: Load = Load()
+    design: Design = Design()
+    measure: list[MeasureRule] = msgspec.field(default_factory=lambda: list(DEFAULT_MEASURES))
+    guard: list[GuardRule] = []
+    mixed: Mixed = Mixed()
+    boot_log: BootLogRule = BootLogRule()
+    discard: Discard = Discard()
+    skipped: list[Skipped] = []
+
+
+@dataclass(frozen=True, slots=True)
+class Arm:
+    """An engine configuration, the ladder resolved. `changes` also holds what it inherits."""
+
+    name: str
+    argv: tuple[str, ...]
+    env: dict[str, str]
+    extends: str | None
+    changes: frozenset[str]
+    note: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AlsoWindow:
+    """An advisory window: `single` runs each class alone at c = 1, `closed` holds c for a time."""
+
+    kind: Literal["single", "closed"]
+    c: int
+    limit_ns: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Experiment:
+    """A checked experiment. `arms[0]` is the baseline."""
+
+    path: Path
+    file: ExperimentFile
+    arms: tuple[Arm, ...]
+    also: tuple[AlsoWindow, ...]
+    bytes_sha256: str
+    semantic_sha256: str
+
+    @property
+    def baseline(self) -> Arm:
+        return self.arms[0]
+
+    @property
+    def profile_path(self) -> Path:
+        return self.path.parent / self.file.profile.path
+
+    @property
+    def looks(self) -> tuple[int, ...]:
+        return tuple(self.file.design.looks) or (self.file.design.blocks,)

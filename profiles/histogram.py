@@ -1,0 +1,164 @@
+"""The concurrency of a capture as text for an 80-column terminal, and as the document of `concurrency --json`.
+
+The order is that of the questions: what to do, the table, the operating point, and what "never above" rests on.
+"""
+
+import math
+import textwrap
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from profiles.concurrency import Concurrency, OperatingPoint
+from profiles.units import HOUR_NS, format_duration, format_percent
+
+WIDTH = 80
+# Beyond this level rows stand for 17–32, 33–64 and so on: a screen holds the whole table.
+_LAST_SINGLE_LEVEL = 16
+_LISTED_LEVELS = 8
+_EIGHTHS = " ▏▎▍▌▋▊▉"
+
+
+def render(measured: Concurrency, windows: int = 1) -> str:
+    """The whole text, without a final newline. `windows` is how many windows the observed time is made of."""
+    paragraphs = [
+        _filled(headline(measured)),
+        _table(measured),
+        "\n".join(_filled(line) for line in _footer(measured, windows)),
+    ]
+    return "\n\n".join(paragraphs)
+
+
+def document(measured: Concurrency) -> dict[str, Any]:
+    """The contract of `concurrency --json` (DESIGN §9): every level up to the maximum has its key.
+
+    The share maps are empty where their whole is zero.
+    """
+    times = range(measured.max + 1)
+    points = range(1, measured.max + 1)
+    return {
+        "observed_ns": measured.observed_ns,
+        "time_ns_at": _dense(measured.time_ns_at, times, 0),
+        "share_wall": _dense(measured.share_wall, times, 0.0),
+        "share_busy": _dense(measured.share_busy, points, 0.0) if measured.busy_ns else {},
+        "arrivals_at": _dense(measured.arrivals_at, points, 0),
+        "share_arrivals": _dense(measured.share_arrivals, points, 0.0) if measured.requests else {},
+        "mean": measured.mean,
+        "max": measured.max,
+        "requests": measured.requests,
+    }
+
+
+def headline(measured: Concurrency) -> str:
+    """What to do, in one plain sentence."""
+    span = format_duration(measured.observed_ns)
+    point = measured.operating_point()
+    if not point.levels:
+        return f"No request arrived in {span}: there is nothing to measure at."
+    levels = format_levels(point.levels)
+    share = _floor_percent(point.reached)
+    return (
+        f"{share} of requests arrive at c = {levels}; the maximum in {span} is {measured.max}:"
+        f" measure TTFT at c = {levels}."
+    )
+
+
+def format_levels(levels: Sequence[int]) -> str:
+    """Levels for people: `2`, `1–3` where they follow on each other, else `1, 3`."""
+    if len(levels) > 1 and levels[-1] - levels[0] == len(levels) - 1:
+        return f"{levels[0]}–{levels[-1]}"
+    return ", ".join(map(str, levels))
+
+
+def format_point(point: OperatingPoint) -> str:
+    """`c = 1 (62.5 %), 2 (37.5 %)`. Of a long list the heaviest say enough."""
+    heaviest = sorted(sorted(point.levels, key=lambda c: -point.weights[c])[:_LISTED_LEVELS])
+    listed = ", ".join(f"{c} ({format_percent(point.weights[c])})" for c in heaviest)
+    more = len(point.levels) - len(heaviest)
+    return f"c = {listed}" + (f" and {more} more up to {point.levels[-1]}" if more else "")
+
+
+def bar(share: float, columns: int) -> str:
+    """A bar in eighths of a column. A share above 0 is never invisible."""
+    eighths = round(share * columns * 8)
+    if share > 0:
+        eighths = max(1, eighths)
+    full, rest = divmod(eighths, 8)
+    return "█" * full + (_EIGHTHS[rest] if rest else "")
+
+
+def _table(measured: Concurrency) -> str:
+    wall, busy, arrivals = measured.share_wall, measured.share_busy, measured.share_arrivals
+    rows = []
+    for levels in _rows(measured.max):
+        share = sum(arrivals.get(c, 0.0) for c in levels)
+        cells = [
+            _sum(wall, levels),
+            _sum(busy, levels) if levels[0] else "",
+            _sum(arrivals, levels) if levels[0] else "",
+        ]
+        rows.append((format_levels(levels), cells, share))
+    label = max(4, *(len(name) for name, _, _ in rows))
+    lead = label + 3 * 10 + 2
+    largest = max(share for _, _, share in rows)
+    lines = [f"{'c':>{label}}{'wall time':>10}{'busy time':>10}{'arrivals':>10}"]
+    for name, cells, share in rows:
+        drawn = bar(share / largest, WIDTH - lead) if largest else ""
+        lines.append(f"{name:>{label}}{cells[0]:>10}{cells[1]:>10}{cells[2]:>10}  {drawn}".rstrip())
+    return "\n".join(lines)
+
+
+def _rows(highest: int) -> list[list[int]]:
+    """The levels of each row: single ones first, then ranges that double."""
+    rows = [[c] for c in range(min(highest, _LAST_SINGLE_LEVEL) + 1)]
+    first = _LAST_SINGLE_LEVEL + 1
+    while first <= highest:
+        last = min(2 * (first - 1), highest)
+        rows.append(list(range(first, last + 1)))
+        first = last + 1
+    return rows
+
+
+def _footer(measured: Concurrency, windows: int) -> Iterable[str]:
+    point = measured.operating_point()
+    if point.levels:
+        yield f"observed operating point: {format_point(point)}"
+    span = format_duration(measured.observed_ns)
+    yield (
+        f"mean {measured.mean:.2f} in flight over the wall time; {_counted(measured.requests, 'request')} in {span}"
+        f" ({_counted(windows, 'window')})"
+    )
+    yield f"never above {measured.max} in {span} observed; {_what_it_tells(measured.observed_ns)}"
+
+
+def _what_it_tells(observed_ns: int) -> str:
+    """The exact bound of zero events: with n clean hours the share of worse ones is at most 1 − 0.05^(1/n) (95 %)."""
+    hours = observed_ns // HOUR_NS
+    if hours < 2:
+        return "so little time tells nothing about other hours"
+    bound = 1 - 0.05 ** (1 / hours)
+    return f"at most {format_percent(bound)} of hours go higher (95 %, if hours were independent)"
+
+
+def _dense[T](values: Mapping[int, T], levels: Iterable[int], missing: T) -> dict[str, T]:
+    return {str(level): values.get(level, missing) for level in levels}
+
+
+def _sum(shares: Mapping[int, float], levels: Iterable[int]) -> str:
+    return format_percent(sum(shares.get(level, 0.0) for level in levels))
+
+
+def _counted(count: int, noun: str) -> str:
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+
+
+def _floor_percent(share: float) -> str:
+    """Rounded down, so that 100 % means all. The small rounding first undoes 0.29 × 100 = 28.999…"""
+    return f"{math.floor(round(100 * share, 6))} %"
+
+
+def _filled(text: str) -> str:
+    # "97 %" and "c = 1" stay together: a line that ends in "c =" is hard to read.
+    bound = text.replace(" %", "\N{NO-BREAK SPACE}%").replace("c = ", "c\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
+    return textwrap.fill(bound, WIDTH, break_on_hyphens=False, subsequent_indent="  ").replace(
+        "\N{NO-BREAK SPACE}", " "
+    )

@@ -1,0 +1,103 @@
+"""The command `replay`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from replay.experiment import Plan
+    from replay.rundir import RunFolder
+
+INTERRUPTED_EXIT = 130
+
+
+@click.command(short_help="Cold-boot each arm and replay the recorded load.")
+@click.argument("experiment", type=click.Path(path_type=Path))
+@click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="RUN", help="The run directory.")
+@click.option("--resume", is_flag=True, help="Go on with a run that was stopped, at its next boot.")
+@click.pass_context
+def replay(context: click.Context, experiment: Path, out: Path, resume: bool) -> None:
+    """Cold-boot every arm of EXPERIMENT, block by block in random order, and replay the profile's load on it.
+
+    Each boot measures the operating points that production reaches and, last, the synthetic ones. Ctrl-C stops the
+    engine, proves that it is gone and keeps what was measured. The rule is frozen before the first boot.
+
+    \b
+    Example:
+      firsttoken replay experiment.toml -o runs/2026-12
+      firsttoken replay experiment.toml -o runs/2026-12 --resume
+
+    Exit codes: 0 done, 1 an engine or arm failed, 2 wrong input, 4 too many boots spoilt, 130 stopped by Ctrl-C.
+    """
+    from profiles.experiment import load_experiment
+    from profiles.profile import read_profile
+    from replay.clock import SystemClock
+    from replay.experiment import plan_run
+
+    clock = SystemClock()
+    loaded = load_experiment(experiment)
+    plan = plan_run(loaded, read_profile(loaded.profile_path), clock)
+    failures = _run(plan, out, resume, context)
+    for sentence in failures:
+        click.echo(f"An arm failed and counts as rejected. {sentence}", err=True)
+    click.echo(str(out))
+    if failures:
+        context.exit(1)
+
+
+def _run(plan: "Plan", out: Path, resume: bool, context: click.Context) -> list[str]:
+    import asyncio
+    import signal
+
+    from profiles.runs import MANIFEST
+    from replay.clock import SystemClock, fine_event_loop
+    from replay.experiment import run_experiment, take_up
+    from replay.progress import Progress
+    from replay.rundir import RunFolder
+
+    clock = SystemClock()
+
+    async def open_run() -> "RunFolder":
+        if resume and (out / MANIFEST).exists():
+            run = await take_up(out, plan, clock)
+            run.event("run_resumed")
+            return run
+        run = RunFolder.create(out, clock, plan.manifest, plan.experiment.path.read_bytes())
+        run.event("rule_fixed", rule_sha256=plan.experiment.bytes_sha256)
+        return run
+
+    async def main() -> list[str]:
+        loop = asyncio.get_running_loop()
+        task = asyncio.current_task()
+        assert task is not None
+        told = False
+
+        def stop() -> None:
+            nonlocal told
+            if told:
+                click.echo("Still stopping the engine; it must be gone before firsttoken ends.", err=True)
+                return
+            told = True
+            click.echo("Stopping: the engine is told to end.", err=True)
+            task.cancel()
+
+        for number in (signal.SIGINT, signal.SIGTERM):
+            loop.add_signal_handler(number, stop)
+        run = await open_run()
+        already = len(run.done())
+        total = sum(map(len, plan.order))
+        try:
+            with Progress(total, already, clock) as progress:
+                return await run_experiment(plan, run, clock, progress.note)
+        except asyncio.CancelledError:
+            run.event("run_interrupted")
+            ended = len(run.done())
+            click.echo(
+                f"Stopped after {ended} of {total} boots; the engine is gone. "
+                f"Go on: firsttoken replay {plan.experiment.path} -o {out} --resume",
+                err=True,
+            )
+            context.exit(INTERRUPTED_EXIT)
+
+    return asyncio.run(main(), loop_factory=fine_event_loop)

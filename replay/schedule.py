@@ -1,0 +1,140 @@
+"""Which requests a boot sends, and when. Pure: no clock, no network; seeds are arguments.
+
+A deciding window is a fixed list of requests, the same in every arm and run to completion, so that each request can be
+paired with itself across arms. The lists keep the recorded order: turns that share a prefix stay in their order.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from profiles.experiment import Experiment
+from profiles.profile import ProfileRow
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """What one window sends: rows of the profile, in order, at concurrency c."""
+
+    name: str
+    kind: str  # closed, single
+    c: int
+    deciding: bool
+    rows: tuple[ProfileRow, ...]
+    workload: str | None = None
+    limit_ns: int | None = None  # no new request after this time; None: the list, once
+
+
+REPLAYED_ENDPOINTS = ("chat", "completions")
+
+
+def replayable(rows: Sequence[ProfileRow]) -> list[ProfileRow]:
+    """The rows that a replay can send: they ended well, their body is known, and an answer streams tokens."""
+    return [row for row in rows if row.outcome == "ok" and row.body and row.endpoint in REPLAYED_ENDPOINTS]
+
+
+def plan_windows(
+    experiment: Experiment, rows: Sequence[ProfileRow], weights: dict[int, float], seed: int
+) -> list[Window]:
+    """The windows of one boot, in their fixed order: deciding ones, then `single`, then synthetic ones by rising c.
+
+    `weights` is the share of arrivals at each level that the operating point covers. Requests are dealt to the levels
+    by it, so a plain mean over all deciding requests weighs by arrivals.
+    """
+    file = experiment.file
+    usable = replayable(rows)
+    windows: list[Window] = []
+    for position, (c, count) in enumerate(share_out(file.load.requests_per_boot, weights).items()):
+        chosen = choose(usable, count, seed=(seed, position))
+        windows.append(Window(f"closed-c{c}", "closed", c, True, tuple(chosen)))
+    for also in experiment.also:
+        if also.kind == "single":
+            for workload in sorted({row.workload for row in usable}):
+                alike = [row for row in usable if row.workload == workload]
+                chosen = choose(alike, min(len(alike), file.load.single_requests), seed=(seed, 1000))
+                windows.append(Window(f"single-{workload}", "single", 1, False, tuple(chosen), workload))
+    synthetic = sorted((also for also in experiment.also if also.kind == "closed"), key=lambda also: also.c)
+    for also in synthetic:
+        chosen = choose(usable, len(usable), seed=(seed, 2000 + also.c))
+        name = f"closed-c{also.c}-for-{(also.limit_ns or 0) / 1e9:g}s"
+        windows.append(Window(name, "closed", also.c, False, tuple(chosen), limit_ns=also.limit_ns))
+    return windows
+
+
+def share_out(count: int, weights: dict[int, float]) -> dict[int, int]:
+    """Deal `count` requests to levels by weight, largest remainder first, each level at least c of them.
+
+    Fewer than c requests cannot hold a concurrency of c.
+    """
+    total = sum(weights.values())
+    exact = {c: count * weight / total for c, weight in weights.items()}
+    dealt = {c: int(share) for c, share in exact.items()}
+    rest = count - sum(dealt.values())
+    for c in sorted(exact, key=lambda level: exact[level] - dealt[level], reverse=True)[:rest]:
+        dealt[c] += 1
+    return {c: max(c, dealt[c]) for c in sorted(dealt)}
+
+
+def choose(rows: Sequence[ProfileRow], count: int, seed: tuple[int, ...]) -> list[ProfileRow]:
+    """`count` rows with the recorded mix of classes, in recorded order; whole rounds of the profile come first.
+
+    Within a class the draw is random and seeded. A row comes twice only where the profile holds fewer rows than asked.
+    """
+    if not rows or count <= 0:
+        return []
+    whole, part = divmod(count, len(rows))
+    chosen: list[ProfileRow] = []
+    by_class: dict[str, list[ProfileRow]] = {}
+    for row in rows:
+        by_class.setdefault(row.workload, []).append(row)
+    if part:
+        random = np.random.default_rng(seed)
+        shares = _deal_to_classes(part, {name: len(alike) for name, alike in by_class.items()})
+        for name in sorted(by_class):
+            picked = random.permutation(len(by_class[name]))[: shares[name]]
+            chosen += [by_class[name][at] for at in picked]
+        chosen.sort(key=lambda row: row.request)
+    return list(rows) * whole + chosen
+
+
+def _deal_to_classes(count: int, sizes: dict[str, int]) -> dict[str, int]:
+    total = sum(sizes.values())
+    dealt = {name: count * size // total for name, size in sizes.items()}
+    by_remainder = sorted(sizes, key=lambda name: (count * sizes[name] % total, name), reverse=True)
+    for name in by_remainder[: count - sum(dealt.values())]:
+        dealt[name] += 1
+    return dealt
+
+
+def order_of_boots(arms: Sequence[str], blocks: int, seed: int) -> list[list[str]]:
+    """Each arm once per block, in random order; the second baseline copy is an arm like any other."""
+    return [
+        [arms[at] for at in np.random.default_rng((seed, block)).permutation(len(arms))]
+        for block in range(1, blocks + 1)
+    ]
+
+
+class ClosedLoop:
+    """What a window sends next: sans-I/O. c slots ask `next_index`; each takes the next one when it is free.
+
+    Without a limit the list is sent once. With one it is cycled, and no request starts at or after the limit.
+    """
+
+    def __init__(self, requests: int, limit_ns: int | None = None) -> None:
+        self._requests = requests
+        self._limit_ns = limit_ns
+        self._next = 0
+
+    def next_index(self, elapsed_ns: int) -> int | None:
+        """Index of the next request, or None when the slot is done. Past the list's end it goes on counting."""
+        if self._requests == 0:
+            return None
+        if self._limit_ns is None:
+            if self._next >= self._requests:
+                return None
+        elif elapsed_ns >= self._limit_ns:
+            return None
+        index = self._next
+        self._next += 1
+        return index

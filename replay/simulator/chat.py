@@ -1,0 +1,178 @@
+"""OpenAI's chat and completions, as vLLM speaks them: the body that is read, the objects that are written.
+
+Not simulated, and refused with a 400: more than one choice. Not simulated, and ignored as an unknown field would be:
+tools in the answer, stop strings, logprobs, sampling parameters.
+"""
+
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Annotated, Any
+
+import msgspec
+import orjson
+
+from profiles.dialects import CHAT
+
+_AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
+# The vocabulary that token ids are drawn from; the id of a word is a hash of it.
+VOCABULARY = 151_936
+
+
+class Refused(Exception):
+    """A request that gets an error answer: HTTP status, and the `error` object in vLLM's form."""
+
+    def __init__(self, status: int, message: str, kind: str = "BadRequestError", param: str | None = None) -> None:
+        super().__init__(message)
+        self.status = status
+        self.body = error_object(message, kind, param, status)
+
+
+class Message(msgspec.Struct):
+    role: str
+    content: str | list[Any] | None = None
+
+
+class StreamOptions(msgspec.Struct):
+    include_usage: bool = False
+    continuous_usage_stats: bool = False
+
+
+class Ask(msgspec.Struct):
+    """The fields of a request body that change something here."""
+
+    model: str | None = None
+    messages: list[Message] | None = None
+    prompt: str | list[str | int] | None = None
+    max_tokens: _AtLeastOne | None = None
+    max_completion_tokens: _AtLeastOne | None = None
+    min_tokens: int = 0
+    ignore_eos: bool = False
+    n: int | None = 1
+    stream: bool | None = False
+    stream_options: StreamOptions | None = None
+    tools: list[Any] | None = None
+    cache_salt: str | None = None
+    return_token_ids: bool | None = False
+    firsttoken_fault: str | None = None
+
+    @property
+    def limit(self) -> int | None:
+        """The cap on output tokens that was asked for."""
+        return self.max_completion_tokens or self.max_tokens
+
+
+def read_ask(body: bytes, endpoint: str) -> Ask:
+    """The request in a body. Raises Refused with what vLLM would answer."""
+    try:
+        ask = msgspec.json.decode(body, type=Ask)
+    except msgspec.DecodeError as error:  # a ValidationError is one, and names the field
+        raise Refused(400, str(error), "Bad Request", "body") from None
+    wanted = "messages" if endpoint == CHAT else "prompt"
+    if not getattr(ask, wanted):
+        raise Refused(400, f"Field required: {wanted}", "Bad Request", f"body.{wanted}")
+    if ask.n not in (None, 1):
+        raise Refused(400, "This simulation answers with one choice; n must be 1.", param="n")
+    if ask.min_tokens > (ask.limit or ask.min_tokens):
+        raise Refused(400, f"min_tokens must be at most max_tokens={ask.limit}, got {ask.min_tokens}.")
+    return ask
+
+
+def messages_of(ask: Ask) -> list[tuple[str, str]]:
+    """Role and text of each message. Parts that are not text count nothing."""
+    return [(message.role, _text_of(message.content)) for message in ask.messages or ()]
+
+
+def bare_prompt_of(ask: Ask) -> list[str]:
+    """The words of a completions prompt; a token id is a word."""
+    parts = [ask.prompt] if isinstance(ask.prompt, str) else ask.prompt or ()
+    return [word for part in parts for word in str(part).split()]
+
+
+def _text_of(content: str | list[Any] | None) -> str:
+    if not isinstance(content, list):
+        return content or ""
+    texts = (part.get("text") if isinstance(part, dict) else part for part in content)
+    return "".join(text for text in texts if isinstance(text, str))
+
+
+def error_object(message: str, kind: str, param: str | None, code: int) -> bytes:
+    return orjson.dumps({"error": {"message": message, "type": kind, "param": param, "code": code}})
+
+
+def token_ids(words: Sequence[str]) -> list[int]:
+    return [zlib.crc32(word.encode()) % VOCABULARY for word in words]
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Writes one answer: whole, or as the chunks of a stream."""
+
+    id: str
+    endpoint: str
+    model: str
+    created_s: int
+    prompt_tokens: int
+    with_ids: bool = False
+    usage_in_each: bool = False
+
+    def role_chunk(self) -> bytes:
+        """The first chunk of a chat: a role, and no token yet."""
+        choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
+        return self._event([choice], 0, 0)
+
+    def content_chunk(self, words: Sequence[str], produced: int, finish: str | None, cached_tokens: int) -> bytes:
+        """The tokens of one engine step. `produced` counts them too; the finish reason rides in the last one."""
+        text = joined(words, start=produced == len(words))
+        said: dict[str, Any] = {"delta": {"content": text}} if self.endpoint == CHAT else {"text": text}
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish}
+        if finish is not None:
+            choice["stop_reason"] = None
+        if self.with_ids:
+            choice["token_ids"] = token_ids(words)
+        return self._event([choice], produced, cached_tokens)
+
+    def usage_chunk(self, produced: int, cached_tokens: int) -> bytes:
+        return self._event([], produced, cached_tokens, usage=True)
+
+    def whole(self, words: Sequence[str], finish: str, cached_tokens: int) -> bytes:
+        """The answer of a request that did not ask for a stream."""
+        text = joined(words, start=True)
+        chat = self.endpoint == CHAT
+        said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+        if self.with_ids:
+            choice["token_ids"] = token_ids(words)
+        kind = "chat.completion" if chat else "text_completion"
+        return orjson.dumps(self._head(kind, [choice]) | {"usage": self._usage(len(words), cached_tokens)})
+
+    def _event(self, choices: list[Any], produced: int, cached_tokens: int, *, usage: bool = False) -> bytes:
+        document = self._head("chat.completion.chunk" if self.endpoint == CHAT else "text_completion", choices)
+        if usage or self.usage_in_each:
+            document["usage"] = self._usage(produced, cached_tokens)
+        return event(orjson.dumps(document))
+
+    def _head(self, kind: str, choices: list[Any]) -> dict[str, Any]:
+        return {"id": self.id, "object": kind, "created": self.created_s, "model": self.model, "choices": choices}
+
+    def _usage(self, produced: int, cached_tokens: int) -> dict[str, Any]:
+        return {
+            "prompt_tokens": self.prompt_tokens,
+            "total_tokens": self.prompt_tokens + produced,
+            "completion_tokens": produced,
+            "prompt_tokens_details": {"cached_tokens": cached_tokens},
+        }
+
+
+def joined(words: Sequence[str], *, start: bool) -> str:
+    """The text of some tokens: each but the answer's first begins with its blank."""
+    text = " ".join(words)
+    return text if start else f" {text}"
+
+
+def event(data: bytes) -> bytes:
+    """One server-sent event."""
+    return b"data: " + data + b"\n\n"
+
+
+DONE = event(b"[DONE]")

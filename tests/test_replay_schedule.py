@@ -1,0 +1,123 @@
+"""Which requests a boot sends: pure tables and properties."""
+
+from collections import Counter
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from profiles.experiment import Experiment, load_experiment
+from profiles.profile import ProfileRow
+from replay.schedule import ClosedLoop, choose, order_of_boots, plan_windows, replayable, share_out
+
+
+def row(request: int, workload: str = "chat", **changes: object) -> ProfileRow:
+    fields: dict[str, object] = {
+        "request": request,
+        "arrival_ns": request,
+        "end_ns": request + 1,
+        "outcome": "ok",
+        "endpoint": "chat",
+        "path": "/v1/chat/completions",
+        "stream": True,
+        "input_chars": 10,
+        "messages": 1,
+        "user_turns": 1,
+        "tools": 0,
+        "workload": workload,
+        "workload_rule": "test",
+        "in_flight": 0,
+        "capture": 0,
+        "body": True,
+        "late_ns": 0,
+    }
+    return ProfileRow(**(fields | changes))  # type: ignore[arg-type]  # a table of defaults
+
+
+def experiment(tmp_path: Path, load: str) -> Experiment:
+    path = tmp_path / "experiment.toml"
+    path.write_text(
+        '[rule]\nid = "t"\n[profile]\npath = "p"\n[engine]\nargv = ["true"]\n[[arm]]\nname = "v0"\n[load]\n' + load
+    )
+    return load_experiment(path)
+
+
+def test_only_requests_that_ended_well_with_a_known_body_are_replayed() -> None:
+    rows = [row(0), row(1, outcome="error"), row(2, body=False), row(3, endpoint="embeddings"), row(4)]
+    assert [kept.request for kept in replayable(rows)] == [0, 4]
+
+
+def test_requests_are_dealt_to_levels_by_the_share_of_arrivals() -> None:
+    assert share_out(10, {1: 0.7, 2: 0.2, 3: 0.1}) == {1: 7, 2: 2, 3: 3}  # fewer than c requests cannot hold c
+    assert share_out(400, {1: 0.61, 2: 0.27, 3: 0.12}) == {1: 244, 2: 108, 3: 48}
+
+
+@given(st.integers(20, 500), st.dictionaries(st.integers(1, 4), st.floats(0.05, 1), min_size=1))
+def test_dealing_loses_no_request_and_keeps_each_level_wide_enough(count: int, weights: dict[int, float]) -> None:
+    dealt = share_out(count, weights)
+    assert set(dealt) == set(weights)
+    assert sum(dealt.values()) >= count
+    assert all(dealt[c] >= c for c in dealt)
+
+
+@given(
+    st.lists(st.sampled_from(["chat", "json", "rag"]), min_size=1, max_size=40),
+    st.integers(1, 100),
+    st.integers(0, 2**32),
+)
+def test_a_choice_keeps_the_mix_the_order_and_repeats_only_whole_rounds(
+    classes: list[str], count: int, seed: int
+) -> None:
+    rows = [row(index, workload) for index, workload in enumerate(classes)]
+    chosen = choose(rows, count, (seed,))
+    assert len(chosen) == count
+    assert chosen == choose(rows, count, (seed,))
+    uses = Counter(picked.request for picked in chosen)
+    assert max(uses.values()) - min(uses[one.request] for one in rows) <= 1
+    shares = Counter(picked.workload for picked in chosen)
+    for name, size in Counter(classes).items():
+        assert abs(shares[name] - count * size / len(classes)) < 1.0001
+    last_round = [picked.request for picked in chosen[count - count % len(rows) :]]
+    assert last_round == sorted(last_round)
+
+
+def test_deciding_windows_come_first_and_the_synthetic_one_last(tmp_path: Path) -> None:
+    plan = experiment(
+        tmp_path,
+        'requests_per_boot = 12\nalso = ["closed c=8 for 2s", "single", "closed c=4 for 1s"]\nsingle_requests = 2\n',
+    )
+    rows = [row(index, "chat" if index % 3 else "json") for index in range(30)]
+    windows = plan_windows(plan, rows, {1: 0.75, 2: 0.25}, seed=1)
+    assert [(window.name, window.c, window.deciding, len(window.rows)) for window in windows] == [
+        ("closed-c1", 1, True, 9),
+        ("closed-c2", 2, True, 3),
+        ("single-chat", 1, False, 2),
+        ("single-json", 1, False, 2),
+        ("closed-c4-for-1s", 4, False, 30),
+        ("closed-c8-for-2s", 8, False, 30),
+    ]
+    assert {picked.workload for picked in windows[3].rows} == {"json"}
+
+
+def test_every_arm_boots_once_per_block_and_the_order_is_random_but_seeded() -> None:
+    arms = ["v0", "v1", "v2", "v0.aa"]
+    order = order_of_boots(arms, 20, seed=3)
+    assert all(sorted(block) == sorted(arms) for block in order)
+    assert order == order_of_boots(arms, 20, seed=3)
+    assert order[:5] == order_of_boots(arms, 5, seed=3)  # more blocks later do not change the ones before
+    assert len({tuple(block) for block in order}) > 5
+    assert order != order_of_boots(arms, 20, seed=4)
+
+
+def test_a_list_is_sent_once() -> None:
+    loop = ClosedLoop(3)
+    assert [loop.next_index(0), loop.next_index(10), loop.next_index(10**12), loop.next_index(0)] == [0, 1, 2, None]
+
+
+def test_a_limited_window_cycles_and_starts_nothing_at_its_limit() -> None:
+    loop = ClosedLoop(2, limit_ns=100)
+    assert [loop.next_index(at) for at in (0, 1, 99, 100, 101)] == [0, 1, 2, None, None]
+
+
+def test_an_empty_list_sends_nothing_even_with_a_limit() -> None:
+    assert ClosedLoop(0, limit_ns=100).next_index(0) is None
