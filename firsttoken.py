@@ -8,7 +8,6 @@ cause ends as one clear sentence and an exit code, without a traceback (`profile
 
 import sys
 from importlib import import_module
-from importlib.resources import files
 from pathlib import Path
 
 import click
@@ -91,6 +90,7 @@ def demo(out: Path | None, seed: int) -> None:
     """
     import asyncio
     from datetime import UTC, datetime
+    from importlib.resources import files
 
     from profiles.files import make_folder, write_whole
 

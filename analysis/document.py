@@ -29,6 +29,7 @@ def verdict_document(report: Report) -> dict[str, Any]:
         "rule_semantic_sha256": report.experiment.semantic_sha256,
         "rule_fixed_before_s": _seconds(course.fixed_before_ns(report.run)),
         "profile_sha256": (report.run.manifest.get("profile") or {}).get("sha256"),
+        "baseline": report.baseline,
         "engine_kind": "simulated" if report.simulated else "real",
         "operating_point": report.run.manifest.get("operating_point") or {},
         "aa": _aa(report),

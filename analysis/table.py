@@ -37,7 +37,7 @@ def _head(report: Report) -> list[str]:
     lines += _wrap(f"sha256 {experiment.bytes_sha256[:12]}, meaning {experiment.semantic_sha256[:12]}, {fixed}", "  ")
     if report.simulated:
         lines.append("SIMULATED ENGINE: no number here is about hardware")
-    lines += [f"INVALID RUN: {line}" if not index else line for index, line in enumerate(_invalid(report))]
+    lines += [line for reason in report.invalid for line in _fold(f"INVALID RUN: {reason}", "", "  ")]
     lines.append("")
     lines += _labelled("Load", _operating_point(report))
     lines += _labelled("Lines", _lines(report))
@@ -55,13 +55,6 @@ def _head(report: Report) -> list[str]:
     for warning in report.warnings:
         lines += _labelled("Note", warning)
     return lines
-
-
-def _invalid(report: Report) -> list[str]:
-    if not report.invalid:
-        return []
-    text = "; ".join(report.invalid)
-    return textwrap.wrap(text, WIDTH - 13, break_long_words=True)
 
 
 def _operating_point(report: Report) -> str:
@@ -256,12 +249,20 @@ def _boot(arm: str, block: int, reason: str | None) -> str:
 
 
 def _bullet(text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent="  - ", subsequent_indent="    ")
+    return _fold(text, "  - ", "    ")
 
 
 def _labelled(label: str, text: str) -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=f"{label:<8} ", subsequent_indent=" " * 9)
+    return _fold(text, f"{label:<8} ", " " * 9)
 
 
 def _wrap(text: str, indent: str = "") -> list[str]:
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=indent + "  ") or [""]
+    return _fold(text, indent, indent + "  ") or [""]
+
+
+def _fold(text: str, first: str, rest: str) -> list[str]:
+    """Lines of at most 80 columns that part no number from its unit."""
+    for tight in (" %", " ms", " → "):
+        text = text.replace(tight, tight.replace(" ", "\u00a0"))
+    lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest)
+    return [line.replace("\u00a0", " ") for line in lines]

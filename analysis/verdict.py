@@ -112,7 +112,9 @@ def workload_splits(measures: tuple[MeasureFinding, ...]) -> list[str]:
         gains = [item.name for item in finding.classes if item.direction == "gain"]
         losses = [item.name for item in finding.classes if item.direction == "loss"]
         if gains and losses:
-            sentences.append(f"{finding.title}: {', '.join(gains)} gain, {', '.join(losses)} lose")
+            won = f"{', '.join(gains)} {'gains' if len(gains) == 1 else 'gain'}"
+            lost = f"{', '.join(losses)} {'loses' if len(losses) == 1 else 'lose'}"
+            sentences.append(f"{finding.title}: {won}, {lost}")
     return sentences
 
 

@@ -14,5 +14,5 @@ The pipeline, in order, with the module that owns each step's form:
 10. `experiment` experiment.toml as typed data, with the checks that need no run
 11. `runs`       the layout of RUN/ that `replay` writes and `analysis` reads
 
-`files`, `units` and `errors` serve all of them. `cli` holds `concurrency` and `profile`.
+`files`, `units` and `errors` serve all of them. `cli` holds `concurrency` and `profile`, `histogram` draws the former.
 """

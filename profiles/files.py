@@ -20,6 +20,7 @@ import msgspec
 import orjson
 
 from profiles.errors import FormatError
+from profiles.version import __version__
 
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
@@ -27,13 +28,7 @@ FOLDER_MODE = 0o700
 
 def tool_version() -> str:
     """The name and version that every file of ours carries."""
-    # Imported here: it costs a start of the command line more than all else in this module.
-    from importlib.metadata import PackageNotFoundError, version
-
-    try:
-        return f"firsttoken {version('firsttoken')}"
-    except PackageNotFoundError:  # run from a checkout that was never installed
-        return "firsttoken (not installed)"
+    return f"firsttoken {__version__}"
 
 
 def encode(document: Any) -> bytes:

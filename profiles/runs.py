@@ -77,7 +77,7 @@ class LogFinding(Record, frozen=True, kw_only=True):
 
 
 class LagFacts(Record, frozen=True, kw_only=True):
-    """How late the client's own event loop was during the measured windows."""
+    """How late the client's own event loop was during the deciding windows."""
 
     p50_ns: int
     p99_ns: int

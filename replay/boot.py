@@ -301,13 +301,15 @@ class _Session:
         before = await scrape_idle(api, self.clock)
         if before is not None:
             self.folder.metrics(number, "before", before)
-        # Lag counts while requests run; reading /metrics between windows delays nobody.
-        watcher = asyncio.ensure_future(lag.watch())
+        # Lag counts while a window that decides is played: reading /metrics between windows delays nobody, and eight
+        # requests at once may keep the loop busy without touching a verdict.
+        watcher = asyncio.ensure_future(lag.watch()) if window.deciding else None
         started_ns = self.clock.now_ns()
         try:
             outcomes = await play_closed(requests, slots, self.clock, self.folder.outcome, limit_ns=window.limit_ns)
         finally:
-            watcher.cancel()
+            if watcher is not None:
+                watcher.cancel()
         ended_ns = self.clock.now_ns()
         self._check_alive()
         after = await scrape_idle(api, self.clock)

@@ -103,7 +103,7 @@ def test_a_longer_draft_is_workload_dependent(tmp_path: Path) -> None:
     arm = arm_of(document, "v3_spec3")
     assert arm["verdict"] == "workload-dependent"
     assert arm["action"] == "keep v0: on a mixed profile the worse case decides"
-    assert arm["reasons"][0] == "TPOT: json_extraction, rag_long gain, short_qa lose"
+    assert arm["reasons"][0] == "TPOT: json_extraction, rag_long gain, short_qa loses"
     assert arm["reasons"][-1] == "stack: contains rejected v1_flashinfer; re-run without it"
     ttft, tpot = measure_of(arm, "ttft"), measure_of(arm, "tpot")
     assert (ttft["zone"], ttft["no_worse"]) == ("no gain", "no worse")

@@ -87,7 +87,7 @@ SPLIT = (
 def test_a_split_names_its_measure_and_its_classes() -> None:
     found = decide(Evidence("v3", "v0", SPLIT))
     assert found.word == "workload-dependent"
-    assert found.reasons[0] == "TPOT: json gain, qa lose"
+    assert found.reasons[0] == "TPOT: json gains, qa loses"
     assert found.reasons[1].startswith("on the mix alone: adopt")
     assert found.action == "keep v0: on a mixed profile the worse case decides"
 
@@ -123,14 +123,14 @@ def test_first_hit_wins_and_all_reasons_are_listed() -> None:
         (
             replace(everything, invalid=(), too_few=(), broken=(), guards=()),
             "workload-dependent",
-            "TPOT: json gain, qa lose",
+            "TPOT: json gains, qa loses",
         ),
     ]
     for item, word, first in steps:
         found = decide(item)
         assert (found.word, found.reasons[0]) == (word, first)
     reasons = " | ".join(decide(everything).reasons)
-    for part in ("A/A failed", "too few blocks", "new fallback line", "guard error_rate", "json gain"):
+    for part in ("A/A failed", "too few blocks", "new fallback line", "guard error_rate", "json gains"):
         assert part in reasons
 
 

@@ -133,7 +133,7 @@ def counters(engine: Engine) -> dict[str, float]:
 # -- boot ------------------------------------------------------------------------------------------------------------
 
 
-def test_connections_are_refused_until_the_engine_is_ready_and_the_log_says_why(tmp_path):
+def test_connections_are_refused_until_the_engine_is_ready_and_the_log_says_why(tmp_path: Path) -> None:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         port = probe.getsockname()[1]
@@ -162,7 +162,7 @@ def test_connections_are_refused_until_the_engine_is_ready_and_the_log_says_why(
         assert re.search(pattern, log), pattern
 
 
-def test_an_arm_that_names_the_default_backend_differs_in_that_line_alone(tmp_path):
+def test_an_arm_that_names_the_default_backend_differs_in_that_line_alone(tmp_path: Path) -> None:
     logs = []
     for name, flags in (("auto", ()), ("named", ("--attention-backend", "flashinfer"))):
         with booted(tmp_path / name, "--seed", "1", *flags) as engine:
@@ -172,19 +172,19 @@ def test_an_arm_that_names_the_default_backend_differs_in_that_line_alone(tmp_pa
     assert [("FLASHINFER" in a, "AttentionBackendEnum.FLASHINFER" in b) for a, b in differing] == [(True, True)]
 
 
-def test_an_unknown_flag_is_a_usage_error(tmp_path):
+def test_an_unknown_flag_is_a_usage_error(tmp_path: Path) -> None:
     with booted(tmp_path, "--enable-magic", ready=False) as engine:
         assert engine.process.wait(PATIENCE_S) == 2
         assert "No such option" in engine.log
 
 
 @pytest.mark.parametrize("value", ["k=2", "{}", '{"method":"mtp","num_speculative_tokens":0}'])
-def test_a_speculative_config_that_cannot_be_read_is_a_usage_error(tmp_path, value):
+def test_a_speculative_config_that_cannot_be_read_is_a_usage_error(tmp_path: Path, value: str) -> None:
     with booted(tmp_path, "--speculative-config", value, ready=False) as engine:
         assert engine.process.wait(PATIENCE_S) == 2
 
 
-def test_a_boot_can_die_with_a_code(tmp_path):
+def test_a_boot_can_die_with_a_code(tmp_path: Path) -> None:
     with booted(tmp_path, "--die-in-boot", "7") as engine:
         assert engine.process.wait(PATIENCE_S) == 7
         assert "Engine core initialization failed" in engine.log
@@ -194,7 +194,7 @@ def test_a_boot_can_die_with_a_code(tmp_path):
 # -- endpoints -------------------------------------------------------------------------------------------------------
 
 
-def test_a_stream_has_vllms_shape(engine):
+def test_a_stream_has_vllms_shape(engine: Engine) -> None:
     events = raw_events(engine, chat())
     documents = [orjson.loads(event) for event in events[:-1]]
     assert events[-1] == b"[DONE]"
@@ -214,7 +214,7 @@ def test_a_stream_has_vllms_shape(engine):
     assert max(per_chunk) > 1
 
 
-def test_the_reader_of_the_project_understands_a_stream(engine):
+def test_the_reader_of_the_project_understands_a_stream(engine: Engine) -> None:
     facts = read(engine, chat("Is it the reader?", return_token_ids=True))
     assert facts.done
     assert facts.error is None
@@ -225,7 +225,7 @@ def test_the_reader_of_the_project_understands_a_stream(engine):
     assert facts.prompt_tokens == 4 + 7
 
 
-def test_usage_comes_only_when_it_is_asked_for_and_in_each_chunk_when_that_is(engine):
+def test_usage_comes_only_when_it_is_asked_for_and_in_each_chunk_when_that_is(engine: Engine) -> None:
     assert read(engine, chat(stream_options=None)).output_tokens is None
     body = chat(stream_options={"include_usage": True, "continuous_usage_stats": True})
     running = [orjson.loads(event)["usage"]["completion_tokens"] for event in raw_events(engine, body)[:-1]]
@@ -233,7 +233,7 @@ def test_usage_comes_only_when_it_is_asked_for_and_in_each_chunk_when_that_is(en
     assert running == sorted(running)
 
 
-def test_the_same_prompt_is_answered_in_the_same_words_and_partly_from_the_cache(engine):
+def test_the_same_prompt_is_answered_in_the_same_words_and_partly_from_the_cache(engine: Engine) -> None:
     words = "one two three four five six seven eight " * 5
     first, again = (raw_events(engine, chat(words)) for _ in range(2))
     texts = [[orjson.loads(event)["choices"] for event in events[:-1]] for events in (first, again)]
@@ -245,7 +245,7 @@ def test_the_same_prompt_is_answered_in_the_same_words_and_partly_from_the_cache
     assert salted["prompt_tokens_details"] == {"cached_tokens": 0}
 
 
-def test_json_is_valid_when_it_is_not_cut(engine):
+def test_json_is_valid_when_it_is_not_cut(engine: Engine) -> None:
     body = chat("Extract.", response_format={"type": "json_object"}, max_tokens=64, stream=False)
     with engine.client() as client:
         answer = client.post("/v1/chat/completions", json=body).json()
@@ -253,18 +253,18 @@ def test_json_is_valid_when_it_is_not_cut(engine):
     assert isinstance(orjson.loads(answer["choices"][0]["message"]["content"]), dict)
 
 
-def test_forced_lengths_are_exact(engine):
+def test_forced_lengths_are_exact(engine: Engine) -> None:
     facts = read(engine, chat(max_tokens=171, ignore_eos=True))
     assert (facts.output_tokens, facts.finish) == (171, "length")
     assert (read(engine, chat(max_tokens=200, min_tokens=190)).output_tokens or 0) >= 190
 
 
-def test_completions_stream_as_well(engine):
+def test_completions_stream_as_well(engine: Engine) -> None:
     facts = read(engine, {"prompt": "Once upon a time", "stream": True, "max_tokens": 9}, "/v1/completions")
     assert (facts.done, facts.finish, facts.output) == (True, "length", True)
 
 
-def test_a_chunked_upload_and_a_kept_connection_are_understood(engine):
+def test_a_chunked_upload_and_a_kept_connection_are_understood(engine: Engine) -> None:
     def pieces() -> Iterator[bytes]:
         body = orjson.dumps(chat(stream=False, max_tokens=2))
         yield body[:40]
@@ -290,14 +290,16 @@ def test_a_chunked_upload_and_a_kept_connection_are_understood(engine):
         ({"firsttoken_fault": "http_500"}, 500, "InternalServerError"),
     ],
 )
-def test_errors_are_answered_as_vllm_answers_them(engine, fields, status, kind):
+def test_errors_are_answered_as_vllm_answers_them(
+    engine: Engine, fields: dict[str, Any], status: int, kind: str
+) -> None:
     with engine.client() as client:
         answer = client.post("/v1/chat/completions", json=chat(**fields))
     assert answer.status_code == status
     assert (answer.json()["error"]["type"], answer.json()["error"]["code"]) == (kind, status)
 
 
-def test_a_prompt_beyond_the_context_is_refused_and_the_engine_goes_on(engine):
+def test_a_prompt_beyond_the_context_is_refused_and_the_engine_goes_on(engine: Engine) -> None:
     with engine.client() as client:
         answer = client.post("/v1/chat/completions", json=chat("word " * 40_000))
         assert answer.status_code == 400
@@ -311,7 +313,7 @@ def test_a_prompt_beyond_the_context_is_refused_and_the_engine_goes_on(engine):
     assert (model["id"], model["max_model_len"]) == ("simulated", 32_768)
 
 
-def test_bytes_that_are_no_request_end_the_connection_and_nothing_else(engine):
+def test_bytes_that_are_no_request_end_the_connection_and_nothing_else(engine: Engine) -> None:
     host, port = engine.url.removeprefix("http://").split(":")
     with socket.create_connection((host, int(port)), timeout=PATIENCE_S) as strange:
         strange.sendall(b"\x16\x03\x01 hello\r\n\r\n")
@@ -323,7 +325,7 @@ def test_bytes_that_are_no_request_end_the_connection_and_nothing_else(engine):
 # -- counters and truth ----------------------------------------------------------------------------------------------
 
 
-def test_the_counters_agree_with_one_another_and_with_what_was_answered(engine):
+def test_the_counters_agree_with_one_another_and_with_what_was_answered(engine: Engine) -> None:
     before = counters(engine)
     answers = [read(engine, chat(f"Question number {number}, please.")) for number in range(5)]
     after = counters(engine)
@@ -348,7 +350,7 @@ def test_the_counters_agree_with_one_another_and_with_what_was_answered(engine):
     assert after["process_start_time_seconds"] == pytest.approx(time.time(), abs=600)
 
 
-def test_speculation_series_are_absent_without_speculation(tmp_path):
+def test_speculation_series_are_absent_without_speculation(tmp_path: Path) -> None:
     with booted(tmp_path) as engine:
         read(engine, chat())
         found = counters(engine)
@@ -356,7 +358,7 @@ def test_speculation_series_are_absent_without_speculation(tmp_path):
     assert found["vllm:generation_tokens_total"] == 30
 
 
-def test_what_a_client_measures_lies_after_the_truth_event_by_event(engine):
+def test_what_a_client_measures_lies_after_the_truth_event_by_event(engine: Engine) -> None:
     known = len(engine.truth())
     facts = read(engine, chat("Where is the truth?", return_token_ids=True))
     (truth,) = engine.truth()[known:]
@@ -373,7 +375,7 @@ def test_what_a_client_measures_lies_after_the_truth_event_by_event(engine):
     assert "content" not in orjson.dumps(truth).decode()
 
 
-def test_the_plan_of_a_lonely_request_is_the_cost_model_to_the_nanosecond(tmp_path):
+def test_the_plan_of_a_lonely_request_is_the_cost_model_to_the_nanosecond(tmp_path: Path) -> None:
     with booted(tmp_path, "--speed-sd", "0", *K2) as engine:
         read(engine, chat("Alone at last", max_tokens=12))
         (truth,) = engine.truth()
@@ -389,7 +391,7 @@ def test_the_plan_of_a_lonely_request_is_the_cost_model_to_the_nanosecond(tmp_pa
 # -- faults, aborts, stops -------------------------------------------------------------------------------------------
 
 
-def test_an_error_inside_the_stream_comes_after_some_tokens_with_status_200(engine):
+def test_an_error_inside_the_stream_comes_after_some_tokens_with_status_200(engine: Engine) -> None:
     events = raw_events(engine, chat(firsttoken_fault="error_in_stream"))
     assert events[-1] == b"[DONE]"
     assert orjson.loads(events[-2])["error"]["code"] == 500
@@ -397,18 +399,18 @@ def test_an_error_inside_the_stream_comes_after_some_tokens_with_status_200(engi
     assert read(engine, chat(firsttoken_fault="error_in_stream")).error == "InternalServerError"
 
 
-def test_a_cut_stream_breaks_off(engine):
+def test_a_cut_stream_breaks_off(engine: Engine) -> None:
     with pytest.raises(httpx.RemoteProtocolError):
         read(engine, chat(), **{"firsttoken-fault": "cut"})
 
 
-def test_a_stalled_stream_is_silent_for_as_long_as_asked_and_then_complete(engine):
+def test_a_stalled_stream_is_silent_for_as_long_as_asked_and_then_complete(engine: Engine) -> None:
     facts = read(engine, chat(firsttoken_fault="stall:300ms"))
     assert facts.done
     assert max(facts.token_gaps_ns) >= 250_000_000  # a slow reader may see the chunk before it late, never early
 
 
-def test_a_client_that_goes_away_aborts_its_request(engine):
+def test_a_client_that_goes_away_aborts_its_request(engine: Engine) -> None:
     before = counters(engine)["vllm:request_success_total{finished_reason=abort}"]
     body = chat("I will not wait for this.", max_tokens=20_000, ignore_eos=True)
     with engine.client() as client, client.stream("POST", "/v1/chat/completions", json=body) as response:
@@ -419,7 +421,7 @@ def test_a_client_that_goes_away_aborts_its_request(engine):
     assert counters(engine)["vllm:request_success_total{finished_reason=abort}"] == before + 1
 
 
-def test_sigterm_stops_it_at_once_with_exit_0_whatever_is_in_flight(tmp_path):
+def test_sigterm_stops_it_at_once_with_exit_0_whatever_is_in_flight(tmp_path: Path) -> None:
     body = chat("Still going?", max_tokens=20_000, ignore_eos=True)
     with booted(tmp_path) as engine, engine.client() as client:
         with client.stream("POST", "/v1/chat/completions", json=body) as response:
@@ -433,21 +435,21 @@ def test_sigterm_stops_it_at_once_with_exit_0_whatever_is_in_flight(tmp_path):
         assert "Traceback" not in engine.log
 
 
-def test_sigterm_in_the_boot_stops_it_with_exit_0(tmp_path):
+def test_sigterm_in_the_boot_stops_it_with_exit_0(tmp_path: Path) -> None:
     with booted(tmp_path, "--boot-time", "60s", ready=False) as engine:
         wait_for(lambda: "non-default args" in engine.log, "the first lines")
         engine.process.send_signal(signal.SIGTERM)
         assert engine.process.wait(PATIENCE_S) == 0
 
 
-def test_an_engine_may_ignore_sigterm(tmp_path):
+def test_an_engine_may_ignore_sigterm(tmp_path: Path) -> None:
     with booted(tmp_path, "--ignore-sigterm") as engine:
         engine.process.send_signal(signal.SIGTERM)
         assert read(engine, chat()).done
         assert engine.process.poll() is None
 
 
-def test_an_engine_may_die_after_some_requests(tmp_path):
+def test_an_engine_may_die_after_some_requests(tmp_path: Path) -> None:
     with booted(tmp_path, "--die-after", "1") as engine:
         assert read(engine, chat()).done
         with pytest.raises(httpx.HTTPError):
@@ -456,7 +458,7 @@ def test_an_engine_may_die_after_some_requests(tmp_path):
         assert "EngineCore encountered a fatal error" in engine.log
 
 
-def test_a_child_outlives_its_killed_leader_and_not_its_group(tmp_path):
+def test_a_child_outlives_its_killed_leader_and_not_its_group(tmp_path: Path) -> None:
     with booted(tmp_path, "--spawn-child") as engine:
         (child,) = psutil.Process(engine.process.pid).children()
         engine.process.kill()
@@ -466,14 +468,14 @@ def test_a_child_outlives_its_killed_leader_and_not_its_group(tmp_path):
         wait_for(lambda: not child.is_running() or child.status() == psutil.STATUS_ZOMBIE, "the end of the child")
 
 
-def test_a_port_that_is_taken_fails_the_boot(tmp_path, engine):
+def test_a_port_that_is_taken_fails_the_boot(tmp_path: Path, engine: Engine) -> None:
     port = engine.url.rsplit(":", 1)[1]
     with booted(tmp_path, "--port", port) as second:
         assert second.process.wait(PATIENCE_S) == 1
         assert "cannot be bound" in second.log
 
 
-def test_the_traffic_of_the_demo_is_answered_in_full(engine):
+def test_the_traffic_of_the_demo_is_answered_in_full(engine: Engine) -> None:
     known = len(engine.truth())
     sent = asyncio.run(send_traffic(engine.url, seed=2, requests=24, seconds=1.5))
     truths = engine.truth()[known:]
