@@ -72,7 +72,7 @@ def cli() -> None:
 
 
 DEMO_TIME_SCALE = 0.3
-DEMO_REQUESTS = 90
+DEMO_REQUESTS = 110
 
 
 @click.command(short_help=COMMANDS["demo"][1])

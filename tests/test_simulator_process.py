@@ -22,6 +22,7 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from profiles.records import ResponseFacts
 from profiles.stream import ResponseReader
+from replay.simulator import lifecycle
 from replay.simulator.traffic import send_traffic
 
 pytestmark = pytest.mark.process
@@ -483,3 +484,25 @@ def test_the_traffic_of_the_demo_is_answered_in_full(engine: Engine) -> None:
     assert {each["finish"] for each in truths} <= {"stop", "length"}
     assert {each["workload"] for each in truths} == {"json", "long", "short"}
     assert sum(each["cached_tokens"] for each in truths) > 0
+
+
+def test_pieces_are_not_held_back_for_an_acknowledgement() -> None:
+    """asyncio leaves Nagle's algorithm on for a socket whose protocol it cannot see (TTFT was 40 ms late)."""
+
+    async def main() -> int:
+        listener = lifecycle._bound_socket("127.0.0.1", 0)
+        option: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+
+        def accept(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+            accepted: socket.socket = writer.get_extra_info("socket")
+            option.set_result(accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY))
+            writer.close()
+
+        server = await asyncio.start_server(accept, sock=listener)
+        async with server:
+            _, writer = await asyncio.open_connection(*listener.getsockname()[:2])
+            found = await option
+            writer.close()
+            return found
+
+    assert asyncio.run(main()) != 0

@@ -19,9 +19,9 @@ from replay.clock import Clock, SystemClock
 
 USERS: Final = 3
 # Share of the occasions on which 1, 2 or 3 users ask: two requests of three find nobody else.
-_TOGETHER: Final = (0.60, 0.30, 0.10)
+_TOGETHER: Final = (0.57, 0.30, 0.13)
 # A user who joins does so this long after the first one asked.
-_JOINS_AFTER_NS: Final = (8 * MILLISECOND_NS, 45 * MILLISECOND_NS)
+_JOINS_AFTER_NS: Final = (5 * MILLISECOND_NS, 30 * MILLISECOND_NS)
 
 _SUBJECTS = (
     "the harbour office|the night train|the bakery on the corner|our supplier in the north|the regional library|"
@@ -65,7 +65,7 @@ def plan_traffic(
 ) -> tuple[tuple[Visit, ...], ...]:
     """What each of the three users will ask, and when: the same for the same arguments."""
     draws = random.Random(seed)
-    documents = [_sentences(draws, 1_300) for _ in range(3)]
+    documents = [_sentences(draws, 800) for _ in range(3)]
     kinds = _kinds(draws, requests)
     occasions: list[int] = []
     while sum(occasions) < requests:
@@ -137,32 +137,32 @@ def _body(draws: random.Random, kind: str, documents: Sequence[str], model: str)
     elif kind == "document":
         asked = _document_question(draws, documents)
     else:
-        asked = {"messages": [{"role": "user", "content": _question(draws)}], "max_tokens": 48}
+        asked = {"messages": [{"role": "user", "content": _question(draws)}], "max_tokens": 36}
     return {"model": model, "stream": True, "stream_options": {"include_usage": True}, "temperature": 0, **asked}
 
 
 def _extraction(draws: random.Random) -> dict[str, Any]:
     rule = "You extract facts from reports. Answer with one JSON object and nothing else."
-    report = _sentences(draws, draws.randint(270, 400))
+    report = _sentences(draws, draws.randint(200, 300))
     return {
         "messages": [{"role": "system", "content": rule}, {"role": "user", "content": f"Report:\n{report}"}],
         "response_format": {"type": "json_object"},
-        "max_tokens": 64,
+        "max_tokens": 40,
     }
 
 
 def _document_question(draws: random.Random, documents: Sequence[str]) -> dict[str, Any]:
     """A question about a long text. Half of them share their head with others, as the chunks of one manual do."""
     shared = draws.random() < 0.5
-    head = draws.choice(documents) if shared else _sentences(draws, 1_300)
-    text = f"{head} {_sentences(draws, draws.randint(200, 1_000))}"
+    head = draws.choice(documents) if shared else _sentences(draws, 800)
+    text = f"{head} {_sentences(draws, draws.randint(300, 600))}"
     rule = "You answer from the given document only, and you say so when it holds no answer."
     return {
         "messages": [
             {"role": "system", "content": rule},
             {"role": "user", "content": f"Document:\n{text}\n\nQuestion: {_question(draws)}"},
         ],
-        "max_tokens": 48,
+        "max_tokens": 36,
     }
 
 
