@@ -71,8 +71,9 @@ def cli() -> None:
     """
 
 
-DEMO_TIME_SCALE = 0.3
-DEMO_REQUESTS = 110
+DEMO_TIME_SCALE = 0.65
+DEMO_REQUESTS = 90
+DEMO_SECONDS = 8.0
 
 
 @click.command(short_help=COMMANDS["demo"][1])
@@ -130,6 +131,7 @@ def _step(*arguments: object) -> None:
 
 async def _record_production(folder: Path, seed: int) -> None:
     """An engine, the recorder in front of it, and people who ask. Both processes are stopped whatever happens."""
+    import asyncio
     import os
     from contextlib import AsyncExitStack
 
@@ -142,26 +144,28 @@ async def _record_production(folder: Path, seed: int) -> None:
     me = [sys.executable, "-m", "firsttoken"]
     async with AsyncExitStack() as stack:
 
-        async def start(name: str, port: int, *arguments: str) -> None:
+        async def start(name: str, port: int, *words: str) -> None:
             log = folder / f"{name}.log"
             process = await EngineProcess.start(
-                [*me, *arguments], env=os.environ, cwd=Path.cwd(), log=log, host=host, port=port, clock=clock
+                [*me, *words], env=os.environ, cwd=Path.cwd(), log=log, host=host, port=port, clock=clock
             )
             stack.push_async_callback(process.stop, host=host, port=port, patience_ns=10 * SECOND_NS)
-            await wait_listening(process, host, port, clock, patience_ns=30 * SECOND_NS)
+            await wait_listening(process, host, port, clock, patience_ns=60 * SECOND_NS)
 
-        engine_port = free_port(host)
-        speculation = '{"method":"mtp","num_speculative_tokens":2}'
-        await start(
-            "engine", engine_port, "engine", "--port", str(engine_port), "--model", "demo-model",
-            "--time-scale", str(DEMO_TIME_SCALE), "--speculative-config", speculation,
-        )  # fmt: skip
-        record_port = free_port(host)
+        engine_port, record_port = free_port(host), free_port(host)
         engine_url, record_url = f"http://{host}:{engine_port}", f"http://{host}:{record_port}"
-        words = ["record", "--upstream", engine_url, "--listen", f"{host}:{record_port}", "--bodies", "full"]
-        click.echo(f"$ firsttoken {' '.join(words)} --out {folder / 'capture'}")
-        await start("record", record_port, *words, "--out", str(folder / "capture"))
-        sent = await send_traffic(record_url, requests=DEMO_REQUESTS, seed=seed, model="demo-model")
+        scale = ["--time-scale", str(DEMO_TIME_SCALE)]
+        speculation = ["--speculative-config", '{"method":"mtp","num_speculative_tokens":2}']
+        engine = ["engine", "--port", str(engine_port), "--model", "demo-model", *scale, *speculation]
+        record = ["record", "--upstream", engine_url, "--listen", f"{host}:{record_port}", "--bodies", "full"]
+        record += ["--out", str(folder / "capture")]
+        click.echo(f"$ firsttoken {' '.join(record)}")
+        async with asyncio.TaskGroup() as tasks:
+            tasks.create_task(start("engine", engine_port, *engine))
+            tasks.create_task(start("record", record_port, *record))
+        sent = await send_traffic(
+            record_url, requests=DEMO_REQUESTS, seconds=DEMO_SECONDS, seed=seed, model="demo-model"
+        )
         click.echo(f"  {sent} requests sent through the recorder")
 
 

@@ -8,7 +8,7 @@
         boot.json          `BootFacts`, written when the boot has ended; without it the boot was interrupted
         engine.log         the engine's output from its first byte
         outcomes.jsonl     one `Outcome` per request, appended as each one ends
-        metrics-NN-*.prom  /metrics as it was around each window
+        metrics-NN.prom    /metrics after window NN; 00 is before the first one
 
 Only manifest.json and a boot's own boot.json are ever rewritten, atomically. A run that was stopped goes on at the
 next boot: what a boot without boot.json holds is kept and not used.

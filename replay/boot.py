@@ -218,8 +218,10 @@ class _Session:
                 self.note("boot_ready", seconds=(self.clock.now_ns() - self.process.spawned_ns) / SECOND_NS)
                 await self._warm_up(slots)
                 self.found.lag = LoopLag(self.clock)
+                # Between two windows the engine is at rest: what one leaves is what the next one finds.
+                scraped = await self._scrape(0, api)
                 for number, window in enumerate(self.load.windows, start=1):
-                    await self._play(number, window, slots[: window.c], api, self.found.lag)
+                    scraped = await self._play(number, window, slots[: window.c], api, scraped)
         finally:
             for slot in slots:
                 await slot.close()
@@ -251,7 +253,6 @@ class _Session:
         limit_ns = parse_duration(rules.ready_timeout)
         deadline_ns = self.process.spawned_ns + limit_ns
         probe = self.load.warmup_requests()[0]
-        pause_ns = 20 * MILLISECOND_NS
         while True:
             self._check_alive()
             outcome = await slot.send(probe)
@@ -268,8 +269,10 @@ class _Session:
                     f"no token within {format_duration(limit_ns)} ({outcome.reason})",
                     f"Raise engine.ready_timeout if the model loads longer. Its log: {self.folder.log}",
                 )
+            # A twentieth of the wait so far: ready is seen late by 5 % at most, and a long load is not pestered.
+            waited_ns = self.clock.now_ns() - self.process.spawned_ns
+            pause_ns = max(20 * MILLISECOND_NS, min(waited_ns // 20, SECOND_NS))
             await self.clock.sleep_until_ns(self.clock.now_ns() + pause_ns)
-            pause_ns = min(pause_ns * 3 // 2, SECOND_NS)
         if self.process.listens_on(self.port) is False:
             raise EngineFailed(
                 f"something else answers on port {self.port}", "The engine is alive but does not own the port."
@@ -294,13 +297,25 @@ class _Session:
             await play_closed(requests * rounds, slots[:c], self.clock, self.folder.outcome)
             self._check_alive()
 
+    async def _scrape(self, number: int, api: httpx.AsyncClient) -> dict[str, float] | None:
+        text = await scrape_idle(api, self.clock)
+        if text is None:
+            return None
+        self.folder.metrics(number, text)
+        return read_counters(text)
+
     async def _play(
-        self, number: int, window: Window, slots: Sequence[Slot], api: httpx.AsyncClient, lag: LoopLag
-    ) -> None:
+        self,
+        number: int,
+        window: Window,
+        slots: Sequence[Slot],
+        api: httpx.AsyncClient,
+        before: dict[str, float] | None,
+    ) -> dict[str, float] | None:
+        """Play a window. Takes the counters as the last one left them and returns them as this one does."""
         requests = self.load.planned(window)
-        before = await scrape_idle(api, self.clock)
-        if before is not None:
-            self.folder.metrics(number, "before", before)
+        lag = self.found.lag
+        assert lag is not None
         # Lag counts while a window that decides is played: reading /metrics between windows delays nobody, and eight
         # requests at once may keep the loop busy without touching a verdict.
         watcher = asyncio.ensure_future(lag.watch()) if window.deciding else None
@@ -312,14 +327,12 @@ class _Session:
                 watcher.cancel()
         ended_ns = self.clock.now_ns()
         self._check_alive()
-        after = await scrape_idle(api, self.clock)
-        counters, void = None, None
-        if before is not None and after is not None:
-            self.folder.metrics(number, "after", after)
-            counters, void = subtract(read_counters(before), read_counters(after))
+        after = await self._scrape(number, api)
+        counters, void = subtract(before, after) if before is not None and after is not None else (None, None)
         deadline_ns = started_ns + window.limit_ns if window.limit_ns is not None else ended_ns
         self.found.windows.append(_window_facts(window, outcomes, started_ns, ended_ns, deadline_ns, counters, void))
         self.note("window_done", window=window.name, requests=len(outcomes), failed=_failed(outcomes))
+        return after
 
 
 def _window_facts(

@@ -121,9 +121,10 @@ class EngineProcess:
 
     def members(self) -> list[psutil.Process]:
         """The engine's living processes: of its session, and every descendant ever seen."""
-        for process in psutil.process_iter():
-            if process.pid not in self._seen and _session_of(process.pid) == self.pid:
-                self._seen[process.pid] = process
+        for pid in psutil.pids():
+            if pid not in self._seen and _session_of(pid) == self.pid:
+                with contextlib.suppress(psutil.NoSuchProcess):
+                    self._seen[pid] = psutil.Process(pid)
         for process in list(self._seen.values()):
             with contextlib.suppress(psutil.Error):
                 for child in process.children(recursive=True):

@@ -98,4 +98,5 @@ def tokens_until(outcomes: Sequence[Outcome], deadline_ns: int) -> int:
 
 def api_client(base_url: str) -> httpx.AsyncClient:
     """A plain client for /metrics and /v1/models; never used for what is measured."""
-    return httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=10)
+    plain = base_url.startswith("http://")
+    return httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=10, verify=not plain)

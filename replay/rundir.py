@@ -117,9 +117,9 @@ class BootFolder:
             self._outcomes = os.open(self.path / OUTCOMES, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
         os.write(self._outcomes, msgspec.json.encode(outcome) + b"\n")
 
-    def metrics(self, number: int, name: str, text: str) -> None:
-        """Keep a scrape of /metrics as it was."""
-        write_whole(self.path / f"metrics-{number:02d}-{name}.prom", text.encode("utf-8"))
+    def metrics(self, number: int, text: str) -> None:
+        """Keep /metrics as it was after window `number`; 0 is before the first one."""
+        write_whole(self.path / f"metrics-{number:02d}.prom", text.encode("utf-8"))
 
     def finish(self, facts: BootFacts) -> None:
         """Write boot.json: from now on the boot has ended."""

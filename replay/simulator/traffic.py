@@ -19,7 +19,7 @@ from replay.clock import Clock, SystemClock
 
 USERS: Final = 3
 # Share of the occasions on which 1, 2 or 3 users ask: two requests of three find nobody else.
-_TOGETHER: Final = (0.57, 0.30, 0.13)
+_TOGETHER: Final = (0.76, 0.16, 0.08)
 # A user who joins does so this long after the first one asked.
 _JOINS_AFTER_NS: Final = (5 * MILLISECOND_NS, 30 * MILLISECOND_NS)
 
@@ -49,7 +49,7 @@ _QUESTIONS = (
     "I read that {subject} {verb} {object}. Is that usual at this time of the year, and who has to be told about it?",
 )
 # Kinds of request and their shares.
-_MIX: Final = {"extraction": 0.36, "document": 0.26, "question": 0.38}
+_MIX: Final = {"extraction": 0.38, "document": 0.20, "question": 0.42}
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,7 +65,7 @@ def plan_traffic(
 ) -> tuple[tuple[Visit, ...], ...]:
     """What each of the three users will ask, and when: the same for the same arguments."""
     draws = random.Random(seed)
-    documents = [_sentences(draws, 800) for _ in range(3)]
+    manual = _sentences(draws, 900)
     kinds = _kinds(draws, requests)
     occasions: list[int] = []
     while sum(occasions) < requests:
@@ -76,7 +76,7 @@ def plan_traffic(
     for number, together in enumerate(occasions):
         due_ns = round((number + draws.uniform(0.0, 0.5)) * spacing_ns)
         for user in range(together):
-            users[user].append(Visit(due_ns, _body(draws, kinds.pop(), documents, model)))
+            users[user].append(Visit(due_ns, _body(draws, kinds.pop(), manual, model)))
             due_ns += round(draws.uniform(*_JOINS_AFTER_NS))
     return tuple(map(tuple, users))
 
@@ -131,38 +131,36 @@ def _kinds(draws: random.Random, requests: int) -> list[str]:
     return kinds
 
 
-def _body(draws: random.Random, kind: str, documents: Sequence[str], model: str) -> dict[str, Any]:
+def _body(draws: random.Random, kind: str, manual: str, model: str) -> dict[str, Any]:
     if kind == "extraction":
         asked = _extraction(draws)
     elif kind == "document":
-        asked = _document_question(draws, documents)
+        asked = _document_question(draws, manual)
     else:
-        asked = {"messages": [{"role": "user", "content": _question(draws)}], "max_tokens": 36}
+        asked = {"messages": [{"role": "user", "content": _question(draws)}], "max_tokens": 22}
     return {"model": model, "stream": True, "stream_options": {"include_usage": True}, "temperature": 0, **asked}
 
 
 def _extraction(draws: random.Random) -> dict[str, Any]:
     rule = "You extract facts from reports. Answer with one JSON object and nothing else."
-    report = _sentences(draws, draws.randint(200, 300))
+    report = _sentences(draws, draws.randint(105, 140))
     return {
         "messages": [{"role": "system", "content": rule}, {"role": "user", "content": f"Report:\n{report}"}],
         "response_format": {"type": "json_object"},
-        "max_tokens": 40,
+        "max_tokens": 24,
     }
 
 
-def _document_question(draws: random.Random, documents: Sequence[str]) -> dict[str, Any]:
-    """A question about a long text. Half of them share their head with others, as the chunks of one manual do."""
-    shared = draws.random() < 0.5
-    head = draws.choice(documents) if shared else _sentences(draws, 800)
-    text = f"{head} {_sentences(draws, draws.randint(300, 600))}"
+def _document_question(draws: random.Random, manual: str) -> dict[str, Any]:
+    """A question about a long text: one manual that all of them share, and pages of its own behind it."""
+    text = f"{manual} {_sentences(draws, draws.randint(150, 250))}"
     rule = "You answer from the given document only, and you say so when it holds no answer."
     return {
         "messages": [
             {"role": "system", "content": rule},
             {"role": "user", "content": f"Document:\n{text}\n\nQuestion: {_question(draws)}"},
         ],
-        "max_tokens": 36,
+        "max_tokens": 28,
     }
 
 
