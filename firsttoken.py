@@ -71,9 +71,9 @@ def cli() -> None:
     """
 
 
-DEMO_TIME_SCALE = 0.65
-DEMO_REQUESTS = 90
-DEMO_SECONDS = 8.0
+DEMO_TIME_SCALE = 0.6
+DEMO_REQUESTS = 75
+DEMO_SECONDS = 6.5
 
 
 @click.command(short_help=COMMANDS["demo"][1])

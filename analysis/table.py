@@ -70,7 +70,11 @@ def _operating_point(report: Report) -> str:
     )
     at = f"c = {levels[0]}" if len(levels) == 1 else f"c = {levels[0]} to {levels[-1]}"
     highest = max((int(level) for level, count in arrivals.items() if count), default=0)
-    return f"arrivals at {at}: {format_percent(share)}; never above {highest}. Decided at {weights or at}"
+    left_out = ", ".join(
+        f"c={level} {format_percent(weight, 0)}" for level, weight in (point.get("left_out") or {}).items()
+    )
+    thin = f"; left out, too few requests per boot to hold it: {left_out}" if left_out else ""
+    return f"arrivals at {at}: {format_percent(share)}; never above {highest}. Decided at {weights or at}{thin}"
 
 
 def _lines(report: Report) -> str:

@@ -2,7 +2,7 @@
 
 1. `schedule`    which requests each window sends, the same in all arms; what a closed loop does next (pure)
 2. `bodies`      the recorded JSON with the declared overrides, everything else byte for byte (pure)
-3. `client`      one request over one connection, its instants stamped at the read
+3. `client`      one request over one connection, its instants stamped at the read (`wire`)
 4. `player`      a window: slots of the client against the schedule, with the loop's own lag
 5. `metrics`     /metrics before and after, as counter deltas
 6. `bootlog`     known lines of an engine's log, by a table of patterns

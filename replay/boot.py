@@ -9,7 +9,8 @@ the surroundings and is replaced. Only an interruption leaves without a boot.jso
 import asyncio
 import os
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -30,7 +31,7 @@ from replay.engine import EngineProcess, free_port
 from replay.metrics import read_counters, scrape_idle, subtract
 from replay.player import LoopLag, api_client, play_closed, tokens_until
 from replay.rundir import BootFolder
-from replay.schedule import Window
+from replay.schedule import ClosedLoop, Pick, Window
 
 WARMUP = "warmup"
 # What the embedded engine calls itself in /v1/models.
@@ -57,31 +58,43 @@ class Load:
     prepared: dict[str, list[Planned]] = field(default_factory=dict)
 
     def planned(self, window: Window) -> list[Planned]:
-        """The requests of a window with their bodies, made on first use: no boot pays for it inside a window."""
+        """The requests of a window, made on first use: no boot pays for it inside a window."""
         if window.name not in self.prepared:
-            self.prepared[window.name] = self._prepare(window.name, window.c, window.rows, measured=True)
+            self.prepared[window.name] = [self._plan(window, index, pick) for index, pick in enumerate(window.picks)]
         return self.prepared[window.name]
+
+    def again(self, window: Window, index: int) -> Planned:
+        """Request `index` of a window that goes round its list: in each round apart from itself in the prefix cache."""
+        first = self.planned(window)
+        rounds, position = divmod(index, len(first))
+        if rounds == 0:
+            return first[position]
+        pick = window.picks[position]
+        return self._plan(window, index, Pick(pick.row, pick.round + rounds))
 
     def warmup_requests(self) -> list[Planned]:
         """Every class that will be measured, apart from it in the prefix cache."""
-        if WARMUP not in self.prepared:
-            self.prepared[WARMUP] = self._prepare(WARMUP, 1, self.warmup, measured=False)
-        return self.prepared[WARMUP]
+        window = Window(WARMUP, "warmup", 1, False, tuple(Pick(row) for row in self.warmup))
+        return [replace(planned, measured=False) for planned in self.planned(window)]
 
-    def _prepare(self, name: str, c: int, rows: Sequence[ProfileRow], *, measured: bool) -> list[Planned]:
-        return [
-            Planned(
-                window=name,
-                c=c,
-                index=index,
-                request=row.request,
-                workload=row.workload,
-                path=row.path,
-                body=prepare(self.bodies[row.request], self.override, pass_name=name, output_tokens=row.output_tokens),
-                measured=measured,
-            )
-            for index, row in enumerate(rows)
-        ]
+    def _plan(self, window: Window, index: int, pick: Pick) -> Planned:
+        row = pick.row
+        one_pass = "deciding" if window.deciding else window.name
+        body = prepare(
+            self.bodies[row.request],
+            self.override,
+            pass_name=f"{one_pass}-{pick.round}",
+            output_tokens=row.output_tokens,
+        )
+        return Planned(
+            window=window.name,
+            c=window.c,
+            index=index,
+            request=row.request,
+            workload=row.workload,
+            path=row.path,
+            body=body,
+        )
 
 
 @dataclass(slots=True)
@@ -294,7 +307,8 @@ class _Session:
         requests = self.load.warmup_requests()
         for c in sorted({1, len(slots)}):
             rounds = -(-c // len(requests))
-            await play_closed(requests * rounds, slots[:c], self.clock, self.folder.outcome)
+            loop = ClosedLoop(rounds * len(requests))
+            await play_closed(loop, (requests * rounds).__getitem__, slots[:c], self.clock, self.folder.outcome)
             self._check_alive()
 
     async def _scrape(self, number: int, api: httpx.AsyncClient) -> dict[str, float] | None:
@@ -313,7 +327,7 @@ class _Session:
         before: dict[str, float] | None,
     ) -> dict[str, float] | None:
         """Play a window. Takes the counters as the last one left them and returns them as this one does."""
-        requests = self.load.planned(window)
+        loop = ClosedLoop(len(self.load.planned(window)), window.limit_ns)
         lag = self.found.lag
         assert lag is not None
         # Lag counts while a window that decides is played: reading /metrics between windows delays nobody, and eight
@@ -321,7 +335,8 @@ class _Session:
         watcher = asyncio.ensure_future(lag.watch()) if window.deciding else None
         started_ns = self.clock.now_ns()
         try:
-            outcomes = await play_closed(requests, slots, self.clock, self.folder.outcome, limit_ns=window.limit_ns)
+            planned = partial(self.load.again, window)
+            outcomes = await play_closed(loop, planned, slots, self.clock, self.folder.outcome)
         finally:
             if watcher is not None:
                 watcher.cancel()

@@ -2,8 +2,8 @@
 
 Tuned as measured (reference: replay §3.4). The clock starts at httpcore's trace event of the first header byte, since
 everything before it is our own cost. One transport per slot, because a shared pool rescans its connections. The body is
-encoded before. No proxy from the environment, no hidden retry, no compression. Each piece is stamped when it is read,
-before anything is parsed.
+encoded before. No proxy from the environment, no hidden retry, no compression. Each piece carries the instant of its
+read, before anything was parsed (`wire`).
 """
 
 import asyncio
@@ -27,6 +27,7 @@ from profiles.records import (
 from profiles.stream import ResponseReader
 from profiles.units import SECOND_NS
 from replay.clock import Clock
+from replay.wire import StampedTransport
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,13 +61,10 @@ class Slot:
         self._clock = clock
         self._timeout_ns = timeout_ns
         self._headers = {"content-type": "application/json", "accept-encoding": "identity", **(headers or {})}
-        self._transport = transport or httpx.AsyncHTTPTransport(
-            # Loading the certificates takes tens of milliseconds of the loop's time, for nothing on plain HTTP.
-            verify=_tls() if self._base.scheme == "https" else False,
-            limits=httpx.Limits(max_connections=1, max_keepalive_connections=1),
-            retries=0,
-            trust_env=False,
-        )
+        if transport is None:
+            transport = _secure_transport() if self._base.scheme == "https" else StampedTransport(clock)
+        self._transport = transport
+        self._stamped = transport if isinstance(transport, StampedTransport) else None
 
     async def close(self) -> None:
         """Close the connection."""
@@ -137,18 +135,24 @@ class Slot:
         stamps.reader = reader
         stream = response.stream
         assert isinstance(stream, httpx.AsyncByteStream)
-        clock = self._clock
+        clock, stamped = self._clock, self._stamped
         try:
             # Read to the very end, past [DONE]: leaving earlier would cost the connection (reference: replay §6).
             async for piece in stream:
-                reader.feed(piece, clock.now_ns())
+                reader.feed(piece, stamped.read_ns if stamped is not None else clock.now_ns())
         finally:
             await stream.aclose()
 
 
 @cache
-def _tls() -> ssl.SSLContext:
+def _certificates() -> ssl.SSLContext:
+    """Read once: loading them takes tens of milliseconds of the loop's time."""
     return httpx.create_ssl_context(trust_env=False)
+
+
+def _secure_transport() -> httpx.AsyncBaseTransport:
+    limits = httpx.Limits(max_connections=1, max_keepalive_connections=1)
+    return httpx.AsyncHTTPTransport(verify=_certificates(), limits=limits, retries=0, trust_env=False)
 
 
 class _Stamps:

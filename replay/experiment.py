@@ -54,6 +54,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
         )
     point = load.operating_point(file.profile.operating_point.cover)
     windows = plan_windows(experiment, rows, point.weights, file.design.seed)
+    decided = {window.c: len(window.picks) for window in windows if window.deciding}
     override = Override(
         model=file.engine.model or None,
         cache_isolation=file.engine.cache_isolation,
@@ -86,8 +87,10 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
             "content": content,
         },
         "operating_point": {
-            "levels": list(point.levels),
-            "weights": {str(c): weight for c, weight in point.weights.items()},
+            "levels": list(decided),
+            "weights": {str(c): count / sum(decided.values()) for c, count in decided.items()},
+            # Levels that the point covers and that too few requests could have held.
+            "left_out": {str(c): weight for c, weight in point.weights.items() if c not in decided},
             "cover": point.cover,
             "max": load.max,
         },
@@ -114,7 +117,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
                 "deciding": window.deciding,
                 "workload": window.workload,
                 "limit_ns": window.limit_ns,
-                "requests": len(window.rows),
+                "requests": len(window.picks),
             }
             for window in windows
         ],

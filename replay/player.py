@@ -47,29 +47,22 @@ class LoopLag:
 
 
 async def play_closed(
-    requests: Sequence[Planned],
+    loop: ClosedLoop,
+    planned: Callable[[int], Planned],
     slots: Sequence[Slot],
     clock: Clock,
     on_outcome: Callable[[Outcome], None],
-    *,
-    limit_ns: int | None = None,
 ) -> list[Outcome]:
-    """Keep every slot busy with `requests`, once or cycled up to `limit_ns`. What has started runs to its end.
+    """Keep every slot busy until the loop is done; what has started runs to its end.
 
-    A request that comes round again is sent again with an index that goes on counting, so that no two share one.
+    `planned` gives the request of an index.
     """
-    loop = ClosedLoop(len(requests), limit_ns)
     started_ns = clock.now_ns()
     outcomes: list[Outcome] = []
 
     async def work(slot: Slot) -> None:
         while (index := loop.next_index(clock.now_ns() - started_ns)) is not None:
-            planned = requests[index % len(requests)]
-            if index != planned.index:
-                planned = Planned(
-                    **{name: getattr(planned, name) for name in planned.__slots__ if name != "index"}, index=index
-                )
-            outcome = await slot.send(planned)
+            outcome = await slot.send(planned(index))
             outcomes.append(outcome)
             on_outcome(outcome)
 

@@ -2,8 +2,13 @@
 
 A deciding window is a fixed list of requests, the same in every arm and run to completion, so that each request can be
 paired with itself across arms. The lists keep the recorded order: turns that share a prefix stay in their order.
+
+The deciding windows of a boot are one pass: what they share with each other stays shared in the prefix cache, as it was
+in production. A row that comes again within a pass would find its own answer there, which production never did, so each
+time it comes again it belongs to the next round, and rounds are kept apart.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -14,6 +19,14 @@ from profiles.profile import ProfileRow
 
 
 @dataclass(frozen=True, slots=True)
+class Pick:
+    """A row of the profile, and how many times its pass has sent it before."""
+
+    row: ProfileRow
+    round: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class Window:
     """What one window sends: rows of the profile, in order, at concurrency c."""
 
@@ -21,7 +34,7 @@ class Window:
     kind: str  # closed, single
     c: int
     deciding: bool
-    rows: tuple[ProfileRow, ...]
+    picks: tuple[Pick, ...]
     workload: str | None = None
     limit_ns: int | None = None  # no new request after this time; None: the list, once
 
@@ -45,57 +58,78 @@ def plan_windows(
     file = experiment.file
     usable = replayable(rows)
     windows: list[Window] = []
+    sent: Counter[int] = Counter()  # in the one pass of the deciding windows
     for position, (c, count) in enumerate(share_out(file.load.requests_per_boot, weights).items()):
-        chosen = choose(usable, count, seed=(seed, position))
-        windows.append(Window(f"closed-c{c}", "closed", c, True, tuple(chosen)))
+        picks = choose(usable, count, seed=(seed, position), sent=sent)
+        windows.append(Window(f"closed-c{c}", "closed", c, True, tuple(picks)))
     for also in experiment.also:
         if also.kind == "single":
             for workload in sorted({row.workload for row in usable}):
                 alike = [row for row in usable if row.workload == workload]
-                chosen = choose(alike, min(len(alike), file.load.single_requests), seed=(seed, 1000))
-                windows.append(Window(f"single-{workload}", "single", 1, False, tuple(chosen), workload))
+                picks = choose(alike, min(len(alike), file.load.single_requests), seed=(seed, 1000))
+                windows.append(Window(f"single-{workload}", "single", 1, False, tuple(picks), workload))
     synthetic = sorted((also for also in experiment.also if also.kind == "closed"), key=lambda also: also.c)
     for also in synthetic:
-        chosen = choose(usable, len(usable), seed=(seed, 2000 + also.c))
+        picks = choose(usable, len(usable), seed=(seed, 2000 + also.c))
         name = f"closed-c{also.c}-for-{(also.limit_ns or 0) / 1e9:g}s"
-        windows.append(Window(name, "closed", also.c, False, tuple(chosen), limit_ns=also.limit_ns))
+        windows.append(Window(name, "closed", also.c, False, tuple(picks), limit_ns=also.limit_ns))
     return windows
 
 
-def share_out(count: int, weights: dict[int, float]) -> dict[int, int]:
-    """Deal `count` requests to levels by weight, largest remainder first, each level at least c of them.
+# With fewer rounds than this per slot a window is all start and drain: it never holds its concurrency.
+MIN_ROUNDS = 2
 
-    Fewer than c requests cannot hold a concurrency of c.
+
+def share_out(count: int, weights: dict[int, float]) -> dict[int, int]:
+    """Deal `count` requests to levels by weight, largest remainder first.
+
+    A level whose share is below `MIN_ROUNDS` requests per slot is left out, the highest first, and its share goes to
+    the others. The level with the largest weight always stays.
     """
+    kept = dict(weights)
+    while True:
+        dealt = _deal(count, kept)
+        heaviest = max(kept, key=lambda c: kept[c])
+        thin = [c for c in kept if dealt[c] < MIN_ROUNDS * c and c != heaviest]
+        if not thin:
+            return dict(sorted(dealt.items()))
+        del kept[max(thin)]
+
+
+def _deal(count: int, weights: dict[int, float]) -> dict[int, int]:
     total = sum(weights.values())
     exact = {c: count * weight / total for c, weight in weights.items()}
     dealt = {c: int(share) for c, share in exact.items()}
     rest = count - sum(dealt.values())
     for c in sorted(exact, key=lambda level: exact[level] - dealt[level], reverse=True)[:rest]:
         dealt[c] += 1
-    return {c: max(c, dealt[c]) for c in sorted(dealt)}
+    return dealt
 
 
-def choose(rows: Sequence[ProfileRow], count: int, seed: tuple[int, ...]) -> list[ProfileRow]:
-    """`count` rows with the recorded mix of classes, in recorded order; whole rounds of the profile come first.
+def choose(
+    rows: Sequence[ProfileRow], count: int, seed: tuple[int, ...], sent: Counter[int] | None = None
+) -> list[Pick]:
+    """`count` rows with the recorded mix of classes: drawn at random within a class, sent in recorded order.
 
-    Within a class the draw is random and seeded. A row comes twice only where the profile holds fewer rows than asked.
+    `sent` counts what the pass has sent so far and is kept up to date. Rows that were sent least come first, so that a
+    row comes again only when the others of its class have come as often.
     """
     if not rows or count <= 0:
         return []
-    whole, part = divmod(count, len(rows))
-    chosen: list[ProfileRow] = []
+    sent = Counter() if sent is None else sent
     by_class: dict[str, list[ProfileRow]] = {}
     for row in rows:
         by_class.setdefault(row.workload, []).append(row)
-    if part:
-        random = np.random.default_rng(seed)
-        shares = _deal_to_classes(part, {name: len(alike) for name, alike in by_class.items()})
-        for name in sorted(by_class):
-            picked = random.permutation(len(by_class[name]))[: shares[name]]
-            chosen += [by_class[name][at] for at in picked]
-        chosen.sort(key=lambda row: row.request)
-    return list(rows) * whole + chosen
+    random = np.random.default_rng(seed)
+    shares = _deal_to_classes(count, {name: len(alike) for name, alike in by_class.items()})
+    picks: list[Pick] = []
+    for name in sorted(by_class):
+        shuffled = [by_class[name][at] for at in random.permutation(len(by_class[name]))]
+        for _ in range(shares[name]):
+            row = min(shuffled, key=lambda row: sent[row.request])
+            picks.append(Pick(row, sent[row.request]))
+            sent[row.request] += 1
+    return sorted(picks, key=lambda pick: (pick.round, pick.row.request))
 
 
 def _deal_to_classes(count: int, sizes: dict[str, int]) -> dict[str, int]:

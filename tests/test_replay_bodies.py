@@ -2,9 +2,12 @@
 
 import orjson
 import pytest
+from test_replay_schedule import row
 
 from profiles.errors import FirsttokenError
 from replay.bodies import Override, prepare
+from replay.boot import Load
+from replay.schedule import Pick, Window
 
 BODY = (
     b'{"model": "recorded",  "messages":[ {"role":"user", "content":"k\\u00f6sz\\u2028\\ud83d\\ude42 1.0"} ],'
@@ -64,3 +67,25 @@ def test_a_nonce_before_content_parts_is_a_part_of_its_own() -> None:
 def test_a_body_that_is_no_object_is_refused_with_a_reason() -> None:
     with pytest.raises(FirsttokenError, match="not a JSON object"):
         prepare(b"[1]", Override(), pass_name="w", output_tokens=None)
+
+
+def test_a_window_that_goes_round_its_list_never_meets_its_own_cache() -> None:
+    """A c = 8 window sends the same prompts again and again; without a salt per round it would measure the cache."""
+    rows = [row(0), row(1)]
+    window = Window("closed-c8", "closed", 8, False, (Pick(rows[0]), Pick(rows[1])))
+    load = Load([window], {0: b'{"a":1}', 1: b'{"b":2}'}, rows, Override())
+    salts = [orjson.loads(load.again(window, index).body)["cache_salt"] for index in range(5)]
+    assert salts == ["closed-c8-0", "closed-c8-0", "closed-c8-1", "closed-c8-1", "closed-c8-2"]
+    assert [load.again(window, index).index for index in range(5)] == [0, 1, 2, 3, 4]
+    assert [load.again(window, index).request for index in range(5)] == [0, 1, 0, 1, 0]
+
+
+def test_deciding_windows_share_one_pass_and_warm_up_stays_outside() -> None:
+    rows = [row(0)]
+    windows = [Window(f"closed-c{c}", "closed", c, True, (Pick(rows[0], c - 1),)) for c in (1, 2)]
+    load = Load(windows, {0: b"{}"}, rows, Override())
+    salts = [orjson.loads(load.planned(window)[0].body)["cache_salt"] for window in windows]
+    assert salts == ["deciding-0", "deciding-1"]
+    (warm,) = load.warmup_requests()
+    assert orjson.loads(warm.body)["cache_salt"] == "warmup-0"
+    assert not warm.measured

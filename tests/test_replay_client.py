@@ -11,6 +11,7 @@ from profiles.records import Outcome
 from profiles.units import MILLISECOND_NS, SECOND_NS
 from replay.client import Planned, Slot
 from replay.player import LoopLag, play_closed, tokens_until
+from replay.schedule import ClosedLoop
 
 HEAD = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
 END = b'data: {"choices":[{"delta":{},"finish_reason":"stop"}]}\n\n'
@@ -135,7 +136,8 @@ def test_two_slots_share_a_list_and_keep_the_concurrency() -> None:
         ]
         seen: list[Outcome] = []
         outcomes = await play_closed(
-            requests,
+            ClosedLoop(5),
+            requests.__getitem__,
             [Slot("http://e", clock, timeout_ns=SECOND_NS * 60, transport=Counting()) for _ in range(2)],
             clock,
             seen.append,
@@ -149,20 +151,19 @@ def test_two_slots_share_a_list_and_keep_the_concurrency() -> None:
     assert max(in_flight) == 2
 
 
-def test_a_limited_window_cycles_with_fresh_indices_and_counts_only_its_own_time() -> None:
+def test_a_limited_window_goes_on_with_fresh_indices_and_counts_only_its_own_time() -> None:
     async def main() -> list[Outcome]:
         clock = VirtualClock()
-        requests = [planned(0), planned(1)]
         return await play_closed(
-            requests,
+            ClosedLoop(2, limit_ns=SECOND_NS),
+            planned,
             [Slot("http://e", clock, timeout_ns=SECOND_NS * 60, transport=engine())],
             clock,
             lambda _: None,
-            limit_ns=SECOND_NS,
         )
 
     outcomes = run_virtual(main())
-    assert [(outcome.index, outcome.request) for outcome in outcomes] == [(0, 40), (1, 41), (2, 40), (3, 41)]
+    assert [(outcome.index, outcome.request) for outcome in outcomes] == [(0, 40), (1, 41), (2, 42), (3, 43)]
     assert outcomes[-1].end_ns == 1160 * MILLISECOND_NS
     # Three whole answers of 6 tokens; of the fourth no token came before the limit.
     assert tokens_until(outcomes, SECOND_NS) == 18

@@ -32,7 +32,7 @@ model = "{model}"
 ready_timeout = "30s"
 stop_timeout = "5s"
 [load]
-requests_per_boot = 6
+requests_per_boot = 8
 also = ["single", "closed c=8 for 100ms"]
 single_requests = 1
 warmup_per_class = 1
@@ -178,7 +178,7 @@ def test_a_rule_that_changed_after_the_first_boot_is_refused_a_reformatted_one_i
     assert replay(folder).returncode == 0
     path.write_text(path.read_text() + "\n# a comment\n")
     assert replay(folder, "--resume").returncode == 0
-    path.write_text(path.read_text().replace("requests_per_boot = 6", "requests_per_boot = 7"))
+    path.write_text(path.read_text().replace("requests_per_boot = 8", "requests_per_boot = 9"))
     refused = replay(folder, "--resume")
     assert refused.returncode == 2
     assert "the rule has changed since this run's first boot" in refused.stderr

@@ -48,16 +48,23 @@ def test_only_requests_that_ended_well_with_a_known_body_are_replayed() -> None:
 
 
 def test_requests_are_dealt_to_levels_by_the_share_of_arrivals() -> None:
-    assert share_out(10, {1: 0.7, 2: 0.2, 3: 0.1}) == {1: 7, 2: 2, 3: 3}  # fewer than c requests cannot hold c
+    assert share_out(12, {1: 0.6, 2: 0.4}) == {1: 7, 2: 5}
     assert share_out(400, {1: 0.61, 2: 0.27, 3: 0.12}) == {1: 244, 2: 108, 3: 48}
 
 
-@given(st.integers(20, 500), st.dictionaries(st.integers(1, 4), st.floats(0.05, 1), min_size=1))
+def test_a_level_that_too_few_requests_could_hold_is_left_out() -> None:
+    assert share_out(10, {1: 0.7, 2: 0.2, 3: 0.1}) == {1: 10}
+    assert share_out(40, {1: 0.7, 2: 0.2, 3: 0.1}) == {1: 31, 2: 9}
+    assert share_out(5, {3: 1.0}) == {3: 5}  # the heaviest always stays
+
+
+@given(st.integers(1, 500), st.dictionaries(st.integers(1, 4), st.floats(0.05, 1), min_size=1))
 def test_dealing_loses_no_request_and_keeps_each_level_wide_enough(count: int, weights: dict[int, float]) -> None:
     dealt = share_out(count, weights)
-    assert set(dealt) == set(weights)
-    assert sum(dealt.values()) >= count
-    assert all(dealt[c] >= c for c in dealt)
+    assert sum(dealt.values()) == count
+    heaviest = max(weights, key=lambda c: weights[c])
+    assert heaviest in dealt
+    assert all(dealt[c] >= 2 * c for c in dealt if c != heaviest)
 
 
 @given(
@@ -65,38 +72,48 @@ def test_dealing_loses_no_request_and_keeps_each_level_wide_enough(count: int, w
     st.integers(1, 100),
     st.integers(0, 2**32),
 )
-def test_a_choice_keeps_the_mix_the_order_and_repeats_only_whole_rounds(
-    classes: list[str], count: int, seed: int
-) -> None:
+def test_a_choice_keeps_the_mix_and_the_order_and_repeats_evenly(classes: list[str], count: int, seed: int) -> None:
     rows = [row(index, workload) for index, workload in enumerate(classes)]
-    chosen = choose(rows, count, (seed,))
+    sent: Counter[int] = Counter()
+    chosen = choose(rows, count, (seed,), sent)
     assert len(chosen) == count
     assert chosen == choose(rows, count, (seed,))
-    uses = Counter(picked.request for picked in chosen)
-    assert max(uses.values()) - min(uses[one.request] for one in rows) <= 1
-    shares = Counter(picked.workload for picked in chosen)
+    assert sent == Counter(pick.row.request for pick in chosen)
+    shares = Counter(pick.row.workload for pick in chosen)
     for name, size in Counter(classes).items():
         assert abs(shares[name] - count * size / len(classes)) < 1.0001
-    last_round = [picked.request for picked in chosen[count - count % len(rows) :]]
-    assert last_round == sorted(last_round)
+        uses = [sent[one.request] for one in rows if one.workload == name]
+        assert max(uses) - min(uses) <= 1  # a row comes again only when the others of its class have come as often
+    order = [(pick.round, pick.row.request) for pick in chosen]
+    assert order == sorted(order)
+    assert len(set(order)) == count  # no row meets itself in its own round
+
+
+def test_the_windows_of_one_pass_share_no_row_until_all_were_sent() -> None:
+    rows = [row(index) for index in range(10)]
+    sent: Counter[int] = Counter()
+    first, second, third = (choose(rows, count, (1, count), sent) for count in (6, 4, 3))
+    assert sorted(pick.row.request for pick in first + second) == list(range(10))
+    assert {pick.round for pick in first + second} == {0}
+    assert {pick.round for pick in third} == {1}
 
 
 def test_deciding_windows_come_first_and_the_synthetic_one_last(tmp_path: Path) -> None:
     plan = experiment(
         tmp_path,
-        'requests_per_boot = 12\nalso = ["closed c=8 for 2s", "single", "closed c=4 for 1s"]\nsingle_requests = 2\n',
+        'requests_per_boot = 16\nalso = ["closed c=8 for 2s", "single", "closed c=4 for 1s"]\nsingle_requests = 2\n',
     )
     rows = [row(index, "chat" if index % 3 else "json") for index in range(30)]
     windows = plan_windows(plan, rows, {1: 0.75, 2: 0.25}, seed=1)
-    assert [(window.name, window.c, window.deciding, len(window.rows)) for window in windows] == [
-        ("closed-c1", 1, True, 9),
-        ("closed-c2", 2, True, 3),
+    assert [(window.name, window.c, window.deciding, len(window.picks)) for window in windows] == [
+        ("closed-c1", 1, True, 12),
+        ("closed-c2", 2, True, 4),
         ("single-chat", 1, False, 2),
         ("single-json", 1, False, 2),
         ("closed-c4-for-1s", 4, False, 30),
         ("closed-c8-for-2s", 8, False, 30),
     ]
-    assert {picked.workload for picked in windows[3].rows} == {"json"}
+    assert {pick.row.workload for pick in windows[3].picks} == {"json"}
 
 
 def test_every_arm_boots_once_per_block_and_the_order_is_random_but_seeded() -> None:

@@ -388,7 +388,7 @@ def test_the_demo_traffic_is_the_same_for_the_same_seed_and_has_three_classes_at
         prompt = text.prompt_words([(each["role"], each["content"]) for each in visit.body["messages"]])
         workload = text.workload_of(describe(orjson.dumps(visit.body)), len(prompt))
         found[workload] = found.get(workload, 0) + 1
-        low, high = {text.JSON: (220, 340), text.LONG: (1_100, 1_500), text.SHORT: (15, 50)}[workload]
+        low, high = {text.JSON: (100, 150), text.LONG: (1_024, 1_150), text.SHORT: (15, 50)}[workload]
         assert low <= len(prompt) <= high
     assert found == {text.JSON: 34, text.LONG: 18, text.SHORT: 38}
 

@@ -48,6 +48,13 @@ _QUESTIONS = (
     "What is the simplest way to explain to a new colleague why {subject} {verb} {object}?",
     "I read that {subject} {verb} {object}. Is that usual at this time of the year, and who has to be told about it?",
 )
+_EXTRACTION_RULE = (
+    "You extract facts from reports. Read the report to its end before you write. Answer with one JSON object and "
+    "nothing else: no greeting, no explanation, no code fence. Use the keys who, what, when and cost. Who is the party "
+    "that acts, in the words of the report. What is the thing that the action is about, without its number. When is "
+    "the time that the report names, and null where it names none. Cost is a number in euros without a unit, and null "
+    "where the report tells no amount. Never guess a value, and never leave a key out."
+)
 # Kinds of request and their shares.
 _MIX: Final = {"extraction": 0.38, "document": 0.20, "question": 0.42}
 
@@ -65,7 +72,7 @@ def plan_traffic(
 ) -> tuple[tuple[Visit, ...], ...]:
     """What each of the three users will ask, and when: the same for the same arguments."""
     draws = random.Random(seed)
-    manual = _sentences(draws, 900)
+    manual = _sentences(draws, 970)
     kinds = _kinds(draws, requests)
     occasions: list[int] = []
     while sum(occasions) < requests:
@@ -142,23 +149,25 @@ def _body(draws: random.Random, kind: str, manual: str, model: str) -> dict[str,
 
 
 def _extraction(draws: random.Random) -> dict[str, Any]:
-    rule = "You extract facts from reports. Answer with one JSON object and nothing else."
-    report = _sentences(draws, draws.randint(105, 140))
+    """A short report behind a long instruction that every extraction shares, as extraction prompts have."""
     return {
-        "messages": [{"role": "system", "content": rule}, {"role": "user", "content": f"Report:\n{report}"}],
+        "messages": [
+            {"role": "system", "content": _EXTRACTION_RULE},
+            {"role": "user", "content": f"Report: {_sentences(draws, draws.randint(14, 24))}"},
+        ],
         "response_format": {"type": "json_object"},
         "max_tokens": 24,
     }
 
 
 def _document_question(draws: random.Random, manual: str) -> dict[str, Any]:
-    """A question about a long text: one manual that all of them share, and pages of its own behind it."""
-    text = f"{manual} {_sentences(draws, draws.randint(150, 250))}"
+    """A question about a long text: one manual that all of them share, and a page of its own behind it."""
     rule = "You answer from the given document only, and you say so when it holds no answer."
+    page = _sentences(draws, draws.randint(50, 90))
     return {
         "messages": [
             {"role": "system", "content": rule},
-            {"role": "user", "content": f"Document:\n{text}\n\nQuestion: {_question(draws)}"},
+            {"role": "user", "content": f"Document:\n{manual} {page}\n\nQuestion: {_question(draws)}"},
         ],
         "max_tokens": 28,
     }
