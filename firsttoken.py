@@ -71,9 +71,9 @@ def cli() -> None:
     """
 
 
-DEMO_TIME_SCALE = 0.6
-DEMO_REQUESTS = 75
-DEMO_SECONDS = 6.5
+DEMO_TIME_SCALE = 0.52
+DEMO_REQUESTS = 70
+DEMO_SECONDS = 6.0
 
 
 @click.command(short_help=COMMANDS["demo"][1])
