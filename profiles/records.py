@@ -125,6 +125,7 @@ class Outcome(Record, frozen=True, kw_only=True):
     headers_ns: int | None = None
     end_ns: int
     status: int | None = None
+    resent: int = 0  # sent again because the engine closed the kept connection at the moment of sending
     outcome: str
     origin: str | None = None
     reason: str | None = None

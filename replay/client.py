@@ -65,6 +65,7 @@ class Slot:
             transport = _secure_transport() if self._base.scheme == "https" else StampedTransport(clock)
         self._transport = transport
         self._stamped = transport if isinstance(transport, StampedTransport) else None
+        self._kept = False  # a connection is open that has served a request
 
     async def close(self) -> None:
         """Close the connection."""
@@ -94,7 +95,7 @@ class Slot:
         asked_ns = clock.now_ns()
         try:
             async with asyncio.timeout(seconds):
-                await self._exchange(request, stamps)
+                await self._exchange_on_open_connection(request, stamps)
             facts = stamps.facts()
             outcome, origin = outcome_of(stamps.status, facts, body_complete=True)
             reason = f"HTTP {stamps.status}" if stamps.status and stamps.status >= 400 else facts.error
@@ -122,11 +123,28 @@ class Slot:
             headers_ns=stamps.headers_ns,
             end_ns=clock.now_ns(),
             status=stamps.status,
+            resent=stamps.resent,
             outcome=outcome,
             origin=origin,
             reason=reason,
             response=facts,
         )
+
+    async def _exchange_on_open_connection(self, request: httpx.Request, stamps: "_Stamps") -> None:
+        """Send it; once more on a new connection if the engine closed the kept one at the moment of sending.
+
+        That is a race of HTTP keep-alive (llama.cpp loses it now and then), no failure of the engine: nothing of an
+        answer had come. The instants are those of the second sending, and the outcome says that there was one.
+        """
+        try:
+            await self._exchange(request, stamps)
+        except (httpx.RemoteProtocolError, httpx.ReadError, httpx.WriteError):
+            if not self._kept or stamps.status is not None:
+                raise
+            self._kept = False
+            stamps.resent += 1
+            await self._exchange(request, stamps)
+        self._kept = True
 
     async def _exchange(self, request: httpx.Request, stamps: "_Stamps") -> None:
         response = await self._transport.handle_async_request(request)
@@ -164,6 +182,7 @@ class _Stamps:
         self.headers_ns: int | None = None
         self.status: int | None = None
         self.reader: ResponseReader | None = None
+        self.resent = 0
 
     def facts(self) -> ResponseFacts:
         return self.reader.finish() if self.reader is not None else ResponseFacts()

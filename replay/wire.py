@@ -8,6 +8,7 @@ It is also shorter than the way through anyio. TLS keeps httpx's own transport: 
 """
 
 import asyncio
+import select
 from collections import deque
 from collections.abc import Iterable
 from typing import Any
@@ -156,6 +157,16 @@ class _Stream(httpcore.AsyncNetworkStream):
 
     def get_extra_info(self, info: str) -> Any:
         if info == "is_readable":
-            # Asked before a kept connection is used again: something to read then means that it was closed.
-            return self._protocol.ended or bool(self._protocol.reads)
+            # Asked before a kept connection is used again: something to read then means that it was closed. The kernel
+            # knows it before the loop does, and an engine may close right behind its answer.
+            return self._protocol.ended or bool(self._protocol.reads) or _has_input(self._transport)
         return self._transport.get_extra_info(info)
+
+
+def _has_input(transport: asyncio.Transport) -> bool:
+    socket = transport.get_extra_info("socket")
+    if socket is None or socket.fileno() < 0:
+        return True
+    poll = select.poll()
+    poll.register(socket.fileno(), select.POLLIN)
+    return bool(poll.poll(0))
