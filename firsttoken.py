@@ -125,6 +125,8 @@ def _step(*arguments: object) -> None:
     words = [str(argument) for argument in arguments]
     click.echo(f"$ firsttoken {' '.join(words)}")
     code = cli.main(words, standalone_mode=False)
+    if code == 130:
+        raise click.exceptions.Abort
     if code not in (None, 0, 3, 4):
         raise FirsttokenError(f"the demo stopped: `firsttoken {' '.join(words)}` ended with exit code {code}")
 

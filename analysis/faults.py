@@ -54,9 +54,11 @@ def instability(bench: Bench, arm: str) -> list[str]:
     dead = [facts for facts in own if died(facts)]
     base_rate = sum(died(facts) for facts in other) / len(other) if other else 0.0
     reasons = []
-    if dead and len(dead) / len(own) > base_rate:
+    dropped = arm in course.dropped_arms(bench.run)
+    # An arm that was not booted again after its death has no rate to compare: it is out.
+    if dead and (dropped or len(dead) / len(own) > base_rate):
         why = next((facts.reason for facts in dead if facts.reason), "the engine died")
-        again = ", not booted again" if arm in course.dropped_arms(bench.run) else ""
+        again = ", not booted again" if dropped else ""
         reasons.append(f"unstable: {len(dead)} of {len(own)} boots failed{again}: {why}")
     failed, asked = contrasts.failures(bench.frame, arm)
     base_failed, base_asked = contrasts.failures(bench.frame, bench.baseline)

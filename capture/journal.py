@@ -9,7 +9,6 @@
 """
 
 import errno
-import fcntl
 import os
 import re
 from collections.abc import Callable
@@ -18,7 +17,7 @@ from pathlib import Path
 
 from profiles.captures import FORMAT, MANIFEST, VERSION
 from profiles.errors import FirsttokenError, UsageError
-from profiles.files import FILE_MODE, cut_torn_line, make_folder, read_document
+from profiles.files import FILE_MODE, cut_torn_line, lock_folder, make_folder, read_document
 
 # A new segment begins here, so that no file grows without bound and old ones can be moved away while we record.
 SEGMENT_BYTES = 256 * 1024 * 1024
@@ -159,17 +158,11 @@ class Journal:
 
     def _take_lock(self) -> None:
         self._release_lock()  # it may hold a directory that was deleted
-        lock = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except BlockingIOError:
-            os.close(lock)
+        self._lock = lock_folder(self.folder)  # where a filesystem has no locks, O_EXCL still keeps segments apart
+        if self._lock is None:
             raise UsageError(
                 f"another recorder is writing to {self.folder}", "Stop it, or give this one another --out."
-            ) from None
-        except OSError:
-            pass  # a filesystem without locks; O_EXCL still keeps segments apart
-        self._lock = lock
+            )
 
     def _release_lock(self) -> None:
         if self._lock is not None:

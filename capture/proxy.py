@@ -69,7 +69,7 @@ class Proxy(Master):
 
 
 async def run_proxy(session: Session, host: str, port: int, on_listening: Callable[[str], None]) -> None:
-    """Pass traffic from host:port to `session.upstream` and record it, until SIGINT or SIGTERM.
+    """Pass traffic from host:port to `session.upstream` and record it, until SIGINT, SIGTERM or SIGHUP.
 
     `session.upstream` is scheme://host:port. Raises FirsttokenError if it cannot listen or cannot record.
     """
@@ -81,7 +81,7 @@ async def run_proxy(session: Session, host: str, port: int, on_listening: Callab
         # A server behind TLS goes by its own name, so it must not see ours.
         set_options(options, PROXY_OPTIONS | {"keep_host_header": not tls})
         loop = asyncio.get_running_loop()
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, proxy.shutdown)
         await proxy.run()
 

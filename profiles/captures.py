@@ -3,7 +3,7 @@
     CAPTURE/
       manifest.json            format firsttoken/capture: version, tool, upstream, bodies, counts of the recorder
       segment-NNNNNN.jsonl     live journal, one JSON line each, appended in one write
-      segment-NNNNNN.jsonl.zst a closed one
+      segment-NNNNNN.jsonl.zst the same, compressed; this version reads it and does not write it
 
 Lines of a segment, told apart by `line`:
 

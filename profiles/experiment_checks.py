@@ -40,6 +40,7 @@ def check_rule(experiment: Experiment, text: str = "") -> None:
     _check_load(experiment, refuse)
     _check_design(experiment, refuse)
     _check_measures(experiment, refuse)
+    _check_boot_log(experiment, refuse)
     for index, guard in enumerate(experiment.file.guard):
         _check_guard(experiment, guard, partial(refuse, f"guard[{index}].metric"))
 
@@ -76,6 +77,12 @@ def _check_design(experiment: Experiment, refuse: Refuse) -> None:
             raise refuse("discard.when", f"{entry!r} is unknown; write {known}")
 
 
+def _check_boot_log(experiment: Experiment, refuse: Refuse) -> None:
+    for index, allowed in enumerate(experiment.file.boot_log.allow):
+        if not allowed.signature.strip():
+            raise refuse("boot_log.allow", f"entry {index + 1} has an empty signature, which would allow every line")
+
+
 def _check_measures(experiment: Experiment, refuse: Refuse) -> None:
     measures = experiment.file.measure
     names = [measure.name for measure in measures]
@@ -102,6 +109,9 @@ def _check_guard(experiment: Experiment, guard: GuardRule, refuse: Refuse) -> No
                 "Raise load.requests_per_boot or design.blocks, or the ceiling.",
             )
         return
+    higher_is_better = parts.get("measure") == "throughput"
+    if (guard.direction == "higher") != higher_is_better:
+        raise refuse(f'needs direction = "{"higher" if higher_is_better else "lower"}"')
     if guard.margin is None or guard.margin <= 0:
         raise refuse("needs a margin above 0, such as margin = 0.10")
     if "quantile" in parts:

@@ -7,6 +7,7 @@ Rules of this module:
 * JSON is strict: a NaN or an infinity is an error here, never a silent null.
 """
 
+import fcntl
 import hashlib
 import io
 import math
@@ -64,6 +65,22 @@ def _refuse_non_finite(value: Any, key: str = "$") -> None:
 def make_folder(path: Path) -> None:
     """Create a directory of ours, 0700, with its parents. One that exists keeps its mode."""
     path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+
+
+def lock_folder(path: Path) -> int | None:
+    """Take a directory for this process: the descriptor that holds the lock until it is closed, or None if it is taken.
+
+    The kernel gives it back when the process ends, however it ends.
+    """
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        os.close(descriptor)
+        return None
+    except OSError:
+        pass  # a filesystem without locks
+    return descriptor
 
 
 def write_document(path: Path, document: dict[str, Any]) -> None:

@@ -27,7 +27,7 @@ from replay.bodies import Override, prepare
 from replay.bootlog import scan
 from replay.client import Planned, Slot
 from replay.clock import Clock
-from replay.engine import EngineProcess, free_port
+from replay.engine import EngineProcess, PortTaken, free_port, to_the_end
 from replay.metrics import read_counters, scrape_idle, subtract
 from replay.player import LoopLag, api_client, play_closed, tokens_until
 from replay.rundir import BootFolder
@@ -58,7 +58,7 @@ class Load:
     prepared: dict[str, list[Planned]] = field(default_factory=dict)
 
     def planned(self, window: Window) -> list[Planned]:
-        """The requests of a window, made on first use: no boot pays for it inside a window."""
+        """The requests of a window, made on first use, before the window starts."""
         if window.name not in self.prepared:
             self.prepared[window.name] = [self._plan(window, index, pick) for index, pick in enumerate(window.picks)]
         return self.prepared[window.name]
@@ -72,10 +72,10 @@ class Load:
         pick = window.picks[position]
         return self._plan(window, index, Pick(pick.row, pick.round + rounds))
 
-    def warmup_requests(self) -> list[Planned]:
-        """Every class that will be measured, apart from it in the prefix cache."""
+    def warmup_request(self, index: int, first: int = 0) -> Planned:
+        """Warm-up request `first` + `index`: the classes in turn, apart from what is measured in the prefix cache."""
         window = Window(WARMUP, "warmup", 1, False, tuple(Pick(row) for row in self.warmup))
-        return [replace(planned, measured=False) for planned in self.planned(window)]
+        return replace(self.again(window, first + index), measured=False)
 
     def _plan(self, window: Window, index: int, pick: Pick) -> Planned:
         row = pick.row
@@ -136,6 +136,7 @@ async def run_boot(
     found = _Progress()
     process: EngineProcess | None = None
     stopped: dict[str, Any] = {}
+    cancelled = False
     try:
         cwd = experiment.path.parent / engine_rules.cwd
         process = await EngineProcess.start(argv, env=env, cwd=cwd, log=folder.log, host=host, port=port, clock=clock)
@@ -143,14 +144,16 @@ async def run_boot(
         folder.remember_engine(process.pid, process.started_at())
         session = _Session(experiment, load, folder, clock, note, process, found, f"http://{host}:{port}", port)
         await session.run()
+    except PortTaken:
+        raise
     except EngineFailed as error:
         found.status, found.reason = FAILED, error.problem
     finally:
         if process is not None:
             stopped["stopped_ns"] = clock.now_ns()
             patience_ns = parse_duration(engine_rules.stop_timeout)
-            # Shielded: a second Ctrl-C must not leave an engine behind.
-            end = await asyncio.shield(process.stop(host=host, port=port, patience_ns=patience_ns))
+            # To its end, Ctrl-C or not: an engine that is only told to go may stay.
+            end, cancelled = await to_the_end(process.stop(host=host, port=port, patience_ns=patience_ns))
             stopped |= {"gone_ns": end.gone_ns, "stop": end.how, "exit_code": end.exit_code}
     lag = found.lag.facts() if found.lag is not None else None
     if found.status == DONE:
@@ -178,6 +181,8 @@ async def run_boot(
         **stopped,
     )
     folder.finish(facts)
+    if cancelled:  # while it stopped: everything was measured, so the boot is kept
+        raise asyncio.CancelledError
     return facts
 
 
@@ -250,14 +255,17 @@ class _Session:
             headers={"authorization": f"Bearer {key}"} if key else None,
         )
 
+    def _lives(self) -> bool:
+        return self.process.exit_code is None
+
     def _check_alive(self) -> None:
         code = self.process.exit_code
         if code is not None:
             lines = self.process.log_tail()
             when = "while it booted" if self.found.ready_ns is None else "while it served"
-            said = f": {lines[-1].strip()[:200]}" if lines else ""
+            said = f'; its last log line: "{lines[-1].strip()[:200]}"' if lines else "; its log is empty"
             how = f"killed by signal {-code}" if code < 0 else f"exit code {code}"
-            raise EngineFailed(f"the engine died {when} ({how}){said}", f"Its log: {self.folder.log}", lines)
+            raise EngineFailed(f"the engine died {when} ({how}){said} ({self.folder.log})", log_tail=lines)
 
     async def _wait_ready(self, slot: Slot) -> None:
         """Ready means one real token from the wanted model, on a process of ours (reference: engines §3)."""
@@ -265,10 +273,11 @@ class _Session:
         assert rules is not None
         limit_ns = parse_duration(rules.ready_timeout)
         deadline_ns = self.process.spawned_ns + limit_ns
-        probe = self.load.warmup_requests()[0]
+        probe = self.load.warmup_request(0)
         while True:
             self._check_alive()
-            outcome = await slot.send(probe)
+            left_ns = max(deadline_ns - self.clock.now_ns(), SECOND_NS)
+            outcome = await slot.send(probe, timeout_ns=left_ns)
             if outcome.outcome == OK and outcome.response.first_token_ns is not None:
                 break
             # A client error will not heal by waiting: the model's name is wrong, or the body is.
@@ -287,7 +296,7 @@ class _Session:
             pause_ns = max(20 * MILLISECOND_NS, min(waited_ns // 20, SECOND_NS))
             await self.clock.sleep_until_ns(self.clock.now_ns() + pause_ns)
         if self.process.listens_on(self.port) is False:
-            raise EngineFailed(
+            raise PortTaken(
                 f"something else answers on port {self.port}", "The engine is alive but does not own the port."
             )
         self.found.ready_ns = self.clock.now_ns()
@@ -303,12 +312,16 @@ class _Session:
         self.found.engine_version = str(version) if version else None
 
     async def _warm_up(self, slots: Sequence[Slot]) -> None:
-        """Every class alone, then all slots at once, so that each has its connection; none of it is measured."""
-        requests = self.load.warmup_requests()
+        """Every class alone, then all slots at once, so that each has its connection; none of it is measured.
+
+        Each request comes in a round of its own: one that found itself in the prefix cache would warm up no prefill.
+        """
+        sent = 0
         for c in sorted({1, len(slots)}):
-            rounds = -(-c // len(requests))
-            loop = ClosedLoop(rounds * len(requests))
-            await play_closed(loop, (requests * rounds).__getitem__, slots[:c], self.clock, self.folder.outcome)
+            count = max(c, len(self.load.warmup))
+            planned = partial(self.load.warmup_request, first=sent)
+            await play_closed(ClosedLoop(count), planned, slots[:c], self.clock, self.folder.outcome, self._lives)
+            sent += count
             self._check_alive()
 
     async def _scrape(self, number: int, api: httpx.AsyncClient) -> dict[str, float] | None:
@@ -336,7 +349,7 @@ class _Session:
         started_ns = self.clock.now_ns()
         try:
             planned = partial(self.load.again, window)
-            outcomes = await play_closed(loop, planned, slots, self.clock, self.folder.outcome)
+            outcomes = await play_closed(loop, planned, slots, self.clock, self.folder.outcome, self._lives)
         finally:
             if watcher is not None:
                 watcher.cancel()

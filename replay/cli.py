@@ -38,6 +38,14 @@ def replay(context: click.Context, experiment: Path, out: Path, resume: bool) ->
     clock = SystemClock()
     loaded = load_experiment(experiment)
     plan = plan_run(loaded, read_profile(loaded.profile_path), clock)
+    point = plan.manifest["operating_point"]
+    if point["left_out"]:
+        levels = ", ".join(f"c = {level}" for level in point["left_out"])
+        click.echo(
+            f"Warning: {levels} left out, too few requests per boot to hold it; the levels that decide hold "
+            f"{100 * point['reached']:.0f} % of the arrivals. Raise load.requests_per_boot to measure more.",
+            err=True,
+        )
     failures = _run(plan, out, resume, context)
     for sentence in failures:
         click.echo(f"An arm failed and counts as rejected. {sentence}", err=True)
@@ -82,11 +90,14 @@ def _run(plan: "Plan", out: Path, resume: bool, context: click.Context) -> list[
             click.echo("Stopping: the engine is told to end.", err=True)
             task.cancel()
 
-        for number in (signal.SIGINT, signal.SIGTERM):
+        # A hangup too: the engine has a session of its own, so a closed terminal would leave it running.
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop)
         run = await open_run()
         already = len(run.done())
         total = sum(map(len, plan.order))
+        if already == total:
+            click.echo("Every boot of this run is done: nothing is left to do.", err=True)
         try:
             with Progress(total, already, clock) as progress:
                 return await run_experiment(plan, run, clock, progress.note)

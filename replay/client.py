@@ -71,7 +71,7 @@ class Slot:
         """Close the connection."""
         await self._transport.aclose()
 
-    async def send(self, planned: Planned) -> Outcome:
+    async def send(self, planned: Planned, *, timeout_ns: int | None = None) -> Outcome:
         """Send it and read the answer to its end. Never raises for what the engine does; that is the outcome."""
         clock, stamps = self._clock, _Stamps()
 
@@ -81,10 +81,10 @@ class Slot:
             elif event == "http11.send_request_body.complete":
                 stamps.send_done_ns = clock.now_ns()
             elif event == "http11.receive_response_headers.complete":
-                stamps.headers_ns = clock.now_ns()
+                stamps.headers_ns = self._stamped.read_ns if self._stamped is not None else clock.now_ns()
 
         # The whole answer has one limit; the stages below it have none, so that the outcome is always the same kind.
-        seconds = self._timeout_ns / SECOND_NS
+        seconds = (self._timeout_ns if timeout_ns is None else min(timeout_ns, self._timeout_ns)) / SECOND_NS
         request = httpx.Request(
             "POST",
             self._base.join(planned.path),

@@ -14,9 +14,10 @@ import os
 import shutil
 import signal
 import socket
-from collections.abc import Mapping
+from collections.abc import Coroutine, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import psutil
 
@@ -62,6 +63,25 @@ def find_program(program: str, cwd: Path) -> str | None:
     return shutil.which(program)
 
 
+class PortTaken(EngineFailed):
+    """Something that is not ours answers on the engine's port. No fault of an arm."""
+
+
+async def to_the_end[T](work: Coroutine[Any, Any, T]) -> tuple[T, bool]:
+    """Await `work` to its end whatever cancels the caller meanwhile. Returns its result, and whether it was cancelled.
+
+    A shield alone is not enough: it lets the caller go on at once, and the loop's end then cuts the work off.
+    """
+    task = asyncio.ensure_future(work)
+    cancelled = False
+    while not task.done():
+        try:
+            await asyncio.shield(task)
+        except asyncio.CancelledError:
+            cancelled = True
+    return task.result(), cancelled
+
+
 class EngineProcess:
     """A running engine. Make it with `start`; always `stop` it."""
 
@@ -79,7 +99,7 @@ class EngineProcess:
     ) -> "EngineProcess":
         """Spawn an engine on a port that is proven free. Raises EngineFailed."""
         if not port_refuses(host, port):
-            raise EngineFailed(
+            raise PortTaken(
                 f"something already answers on {host}:{port}",
                 "Stop it, or let firsttoken pick a port: leave `port` out and write {port} in argv.",
             )

@@ -17,6 +17,7 @@ from profiles.experiment import Arm, Experiment, check_against_profile
 from profiles.files import read_document, tool_version
 from profiles.profile import Profile, ProfileRow
 from profiles.runs import AA_SUFFIX, DISCARDED, DONE, FAILED, FORMAT, MANIFEST, VERSION, BootFacts
+from profiles.toml_lines import line_of
 from replay.bodies import Override
 from replay.boot import Load, Place, run_boot
 from replay.clock import Clock
@@ -90,6 +91,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
             "levels": list(decided),
             "weights": {str(c): count / sum(decided.values()) for c, count in decided.items()},
             # Levels that the point covers and that too few requests could have held.
+            "reached": sum(load.arrivals_at.get(c, 0) for c in decided) / max(load.requests, 1),
             "left_out": {str(c): weight for c, weight in point.weights.items() if c not in decided},
             "cover": point.cover,
             "max": load.max,
@@ -154,10 +156,13 @@ def _check_programs(experiment: Experiment) -> None:
         raise RuleError(experiment.path, "engine.cwd", f"{engine.cwd!r} is not a directory")
     for arm in experiment.arms:
         if find_program(arm.argv[0], cwd) is None:
+            inherited = not any(table.name == arm.name and table.argv for table in experiment.file.arm)
+            key = "engine.argv" if inherited and arm.argv[0] == engine.argv[0] else f"arm {arm.name}"
             raise RuleError(
                 experiment.path,
-                f"arm {arm.name}",
+                key,
                 f"the command {arm.argv[0]!r} does not exist or may not be run",
+                line=line_of(experiment.path.read_text(encoding="utf-8"), key),
                 hint="Give a program on PATH, or a path from engine.cwd.",
             )
 

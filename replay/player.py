@@ -52,8 +52,9 @@ async def play_closed(
     slots: Sequence[Slot],
     clock: Clock,
     on_outcome: Callable[[Outcome], None],
+    alive: Callable[[], bool] = lambda: True,
 ) -> list[Outcome]:
-    """Keep every slot busy until the loop is done; what has started runs to its end.
+    """Keep every slot busy until the loop is done, or the engine dead; what has started runs to its end.
 
     `planned` gives the request of an index.
     """
@@ -61,7 +62,7 @@ async def play_closed(
     outcomes: list[Outcome] = []
 
     async def work(slot: Slot) -> None:
-        while (index := loop.next_index(clock.now_ns() - started_ns)) is not None:
+        while alive() and (index := loop.next_index(clock.now_ns() - started_ns)) is not None:
             outcome = await slot.send(planned(index))
             outcomes.append(outcome)
             on_outcome(outcome)

@@ -11,18 +11,29 @@ from typing import Any
 import msgspec
 import orjson
 
-from profiles.errors import UsageError
-from profiles.files import append_line, cut_torn_line, encode, make_folder, write_document, write_whole
+from profiles.errors import FormatError, UsageError
+from profiles.files import (
+    append_line,
+    cut_torn_line,
+    encode,
+    lock_folder,
+    make_folder,
+    read_document,
+    write_document,
+    write_whole,
+)
 from profiles.records import Outcome
 from profiles.runs import (
     BOOT,
     BOOTS,
     DONE,
     EVENTS,
+    FORMAT,
     LOG,
     MANIFEST,
     OUTCOMES,
     RULE,
+    VERSION,
     BootFacts,
     boot_folder_name,
     read_run,
@@ -36,14 +47,18 @@ class RunFolder:
     """A run being written."""
 
     def __init__(self, path: Path, clock: Clock) -> None:
+        """Takes the directory for itself until this process ends. Raises UsageError if another replay has it."""
         self.path = path
         self._clock = clock
+        self._lock = lock_folder(path)
+        if self._lock is None:
+            raise UsageError(f"{path}: another replay is writing to it", "Wait for its end, or stop it.")
 
     @classmethod
     def create(cls, path: Path, clock: Clock, manifest: Mapping[str, Any], rule: bytes) -> "RunFolder":
         """A new run. Raises UsageError if the path is taken."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            ours = path.is_dir() and (path / MANIFEST).exists()
+            ours = _is_run(path)
             hint = "Add --resume to go on with it, or give another directory." if ours else "Give another directory."
             raise UsageError(f"{path}: already exists", hint)
         make_folder(path)
@@ -56,9 +71,10 @@ class RunFolder:
     @classmethod
     def resume(cls, path: Path, clock: Clock) -> "RunFolder":
         """Take up a run: cut what a kill tore."""
+        run = cls(path, clock)  # first: whoever writes to it now is no leftover
         for journal in (path / EVENTS, *(path / BOOTS).glob(f"*/{OUTCOMES}")):
             cut_torn_line(journal)
-        return cls(path, clock)
+        return run
 
     def event(self, event: str, **fields: Any) -> None:
         """Append one event with its instant on both clocks."""
@@ -92,6 +108,14 @@ class RunFolder:
                 known = orjson.loads(file.read_bytes())
                 found.append((int(known["pid"]), float(known["started_at"])))
         return found
+
+
+def _is_run(path: Path) -> bool:
+    try:
+        read_document(path / MANIFEST, FORMAT, (VERSION,))
+    except FormatError:
+        return False
+    return True
 
 
 class BootFolder:

@@ -11,6 +11,7 @@ time it comes again it belongs to the next round, and rounds are kept apart.
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
+from heapq import heapify, heapreplace
 
 import numpy as np
 
@@ -70,7 +71,9 @@ def plan_windows(
                 windows.append(Window(f"single-{workload}", "single", 1, False, tuple(picks), workload))
     synthetic = sorted((also for also in experiment.also if also.kind == "closed"), key=lambda also: also.c)
     for also in synthetic:
-        picks = choose(usable, len(usable), seed=(seed, 2000 + also.c))
+        # A window that goes round its list needs no more of it than holds the mix.
+        enough = min(len(usable), max(file.load.requests_per_boot, 64 * also.c))
+        picks = choose(usable, enough, seed=(seed, 2000 + also.c))
         name = f"closed-c{also.c}-for-{(also.limit_ns or 0) / 1e9:g}s"
         windows.append(Window(name, "closed", also.c, False, tuple(picks), limit_ns=also.limit_ns))
     return windows
@@ -124,11 +127,15 @@ def choose(
     shares = _deal_to_classes(count, {name: len(alike) for name, alike in by_class.items()})
     picks: list[Pick] = []
     for name in sorted(by_class):
-        shuffled = [by_class[name][at] for at in random.permutation(len(by_class[name]))]
+        alike = by_class[name]
+        # Rows that were sent least, in random order; the place in that order decides between equals.
+        waiting = [(sent[alike[at].request], place, at) for place, at in enumerate(random.permutation(len(alike)))]
+        heapify(waiting)
         for _ in range(shares[name]):
-            row = min(shuffled, key=lambda row: sent[row.request])
-            picks.append(Pick(row, sent[row.request]))
-            sent[row.request] += 1
+            times, place, at = waiting[0]
+            heapreplace(waiting, (times + 1, place, at))
+            picks.append(Pick(alike[at], times))
+            sent[alike[at].request] = times + 1
     return sorted(picks, key=lambda pick: (pick.round, pick.row.request))
 
 

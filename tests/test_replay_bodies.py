@@ -86,6 +86,7 @@ def test_deciding_windows_share_one_pass_and_warm_up_stays_outside() -> None:
     load = Load(windows, {0: b"{}"}, rows, Override())
     salts = [orjson.loads(load.planned(window)[0].body)["cache_salt"] for window in windows]
     assert salts == ["deciding-0", "deciding-1"]
-    (warm,) = load.warmup_requests()
+    warm = load.warmup_request(0)
     assert orjson.loads(warm.body)["cache_salt"] == "warmup-0"
     assert not warm.measured
+    assert orjson.loads(load.warmup_request(0, first=1).body)["cache_salt"] == "warmup-1"  # never a cache hit
