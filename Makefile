@@ -4,7 +4,7 @@
 
 PY := .venv/bin/python
 
-demo:  ## run the whole pipeline on the embedded engine, about a minute
+demo:  ## run the whole pipeline on the embedded engine, a minute or two
 	@.ci/setup run
 	@$(PY) -m firsttoken demo
 

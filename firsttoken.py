@@ -22,7 +22,7 @@ COMMANDS = {
     "replay": ("replay.cli:replay", "Cold-boot each arm and replay the recorded load."),
     "report": ("analysis.cli:report", "Give one verdict per arm, by the rule fixed before the run."),
     "engine": ("replay.simulator.cli:engine", "Run the embedded engine, a simulation for tests and the demo."),
-    "demo": ("firsttoken:demo", "Run the whole pipeline on the embedded engine, in about a minute."),
+    "demo": ("firsttoken:demo", "Run the whole pipeline on the embedded engine, in a minute or two."),
 }
 
 
@@ -61,11 +61,11 @@ def cli() -> None:
 
     \b
     Example:
-      firsttoken record --upstream http://127.0.0.1:8000 --listen 127.0.0.1:8100 --out capture --bodies full
-      firsttoken concurrency capture
-      firsttoken profile build capture -o profile
-      firsttoken replay experiment.toml -o run
-      firsttoken report run
+      firsttoken record --upstream http://127.0.0.1:8000 --listen 127.0.0.1:8100 --out my-capture --bodies full
+      firsttoken concurrency my-capture
+      firsttoken profile build my-capture -o my-profile
+      firsttoken replay experiment.toml -o my-run
+      firsttoken report my-run
 
     Exit codes: 0 done, 1 failure, 2 wrong usage or input, 3 something inconclusive, 4 run invalid, 130 Ctrl-C.
     """

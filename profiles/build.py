@@ -22,6 +22,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from profiles.captures import Capture, Interval, body_fields, read_capture, segment_paths
 from profiles.classify import Workload, classify
 from profiles.concurrency import COVER, Concurrency, Window, censor, is_observed, measure, others_in_flight, union
+from profiles.dialects import EMBEDDINGS
 from profiles.errors import FormatError, UsageError
 from profiles.files import (
     FILE_MODE,
@@ -204,6 +205,14 @@ def _write(traffic: Traffic, folder: Path, created_wall_ns: int) -> None:
     bodies = sum(row.body for row in rows)
     if bodies:
         _write_bodies(folder / BODIES, traffic.requests)
+    not_measurable = [] if bodies else list(NEEDS_CONTENT)
+    uncounted = sum(row.outcome == "ok" and row.output_tokens is None and row.endpoint != EMBEDDINGS for row in rows)
+    if uncounted:
+        traffic.warnings.append(
+            f"{uncounted} of {len(rows)} answers carry no usage: their output length is unknown, and a replay cannot cap"
+            " it. Clients ask for it with stream_options.include_usage."
+        )
+        not_measurable.append("output length")
     point = measured[ALL].operating_point(COVER)
     workloads = Counter(row.workload for row in rows)
     write_document(
@@ -227,7 +236,7 @@ def _write(traffic: Traffic, folder: Path, created_wall_ns: int) -> None:
                 name: {"requests": count, "share": count / len(rows)} for name, count in workloads.most_common()
             },
             "operating_point": asdict(point) | {"max": measured[ALL].max},
-            "not_measurable": [] if bodies else list(NEEDS_CONTENT),
+            "not_measurable": not_measurable,
             "warnings": traffic.warnings,
             "files": {path.name: sha256_of(path) for path in sorted(folder.iterdir())},
         },

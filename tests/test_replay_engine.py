@@ -21,6 +21,7 @@ from replay.engine import (
     free_port,
     port_refuses,
     stop_leftover,
+    to_the_end,
     wait_listening,
 )
 
@@ -118,6 +119,27 @@ def test_an_engine_that_dies_in_boot_says_its_last_words(tmp_path: Path) -> None
     with pytest.raises(EngineFailed) as failed:
         run(main())
     assert failed.value.log_tail
+
+
+def test_work_that_must_end_ends_although_its_caller_is_cancelled() -> None:
+    """Ctrl-C while an engine stops: a shield alone let the loop end, and the engine stayed."""
+
+    async def main() -> tuple[str, bool]:
+        started = asyncio.Event()
+
+        async def stop() -> str:
+            started.set()
+            await asyncio.sleep(0.05)
+            return "gone"
+
+        task = asyncio.ensure_future(to_the_end(stop()))
+        await started.wait()
+        task.cancel()
+        await asyncio.sleep(0)
+        task.cancel()  # an impatient second one
+        return await task
+
+    assert run(main()) == ("gone", True)
 
 
 def test_a_leftover_is_stopped_only_if_it_is_the_same_process(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -14,6 +15,7 @@ import psutil
 import pytest
 from recorded import MODEL, write_profile
 
+from profiles.files import lock_folder
 from profiles.runs import Run, read_run
 
 pytestmark = pytest.mark.process
@@ -71,6 +73,16 @@ def engines_of(folder: Path) -> list[psutil.Process]:
         if process.info["cwd"] == str(folder) and "engine" in (process.info["cmdline"] or ()):
             found.append(process)
     return found
+
+
+def test_a_closed_terminal_leaves_no_engine_behind(folder: Path) -> None:
+    write_experiment(folder)
+    started = subprocess.Popen(command("replay", "experiment.toml", "-o", "run"), cwd=folder, env=ENVIRONMENT)
+    events = folder / "run" / "events.jsonl"
+    wait_for(lambda: events.exists() and b'"boot_ready"' in events.read_bytes())
+    started.send_signal(signal.SIGHUP)
+    assert started.wait(timeout=60) == 130
+    assert not engines_of(folder)
 
 
 @pytest.fixture
@@ -204,6 +216,30 @@ def test_an_engine_that_dies_while_it_serves_fails(folder: Path) -> None:
     assert failed.facts.reason is not None
     assert "the engine died while it served" in failed.facts.reason
     assert failed.outcomes  # what it answered before is kept
+
+
+def test_a_port_that_somebody_else_has_is_no_fault_of_an_arm(folder: Path) -> None:
+    path = write_experiment(folder)
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        taken.listen()
+        port = taken.getsockname()[1]
+        path.write_text(path.read_text().replace(f'model = "{MODEL}"', f'model = "{MODEL}"\nport = {port}'))
+        done = replay(folder)
+    assert done.returncode == 1
+    assert f"something already answers on 127.0.0.1:{port}" in done.stderr
+    assert "let firsttoken pick a port" in done.stderr
+    assert read_run(folder / "run").boots == ()
+
+
+def test_a_run_has_one_writer(folder: Path) -> None:
+    first = lock_folder(folder)
+    assert first is not None
+    assert lock_folder(folder) is None  # a second replay would take the first one's engine for an orphan
+    os.close(first)
+    second = lock_folder(folder)
+    assert second is not None
+    os.close(second)
 
 
 def test_a_baseline_that_does_not_boot_stops_the_run(folder: Path) -> None:
