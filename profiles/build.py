@@ -209,8 +209,8 @@ def _write(traffic: Traffic, folder: Path, created_wall_ns: int) -> None:
     uncounted = sum(row.outcome == "ok" and row.output_tokens is None and row.endpoint != EMBEDDINGS for row in rows)
     if uncounted:
         traffic.warnings.append(
-            f"{uncounted} of {len(rows)} answers carry no usage: their output length is unknown, and a replay cannot cap"
-            " it. Clients ask for it with stream_options.include_usage."
+            f"{uncounted} of {len(rows)} answers carry no usage: their output length is unknown, and a replay cannot"
+            " cap it. Clients ask for it with stream_options.include_usage."
         )
         not_measurable.append("output length")
     point = measured[ALL].operating_point(COVER)
