@@ -126,6 +126,10 @@ def table(first: MeasureFinding, second: MeasureFinding | None) -> tuple[Word, s
     """
     name = first.title
     if first.zone == "open":
+        if first.estimate is None:
+            return "inconclusive", f"{name} was not measured"
+        if first.estimate.low is None:
+            return "inconclusive", f"{name} is open: one block gives no interval"
         return "inconclusive", f"{name} is open: its interval straddles the material line"
     if second is None:
         if first.zone == "gain":
