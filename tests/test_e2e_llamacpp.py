@@ -164,7 +164,7 @@ def test_an_arm_without_its_prompt_cache_is_rejected_on_ttft(tmp_path: Path) -> 
     verdict = orjson.loads((tmp_path / "run" / "verdict.json").read_bytes())
     check_verdict(verdict)
     assert "uncached" in reported.stdout
-    assert "cached tokens" in reported.stdout.lower()
+    assert "cached prompt tokens 0.0 %, baseline" in reported.stdout
 
 
 def check_verdict(verdict: dict[str, Any]) -> None:
