@@ -80,14 +80,9 @@ def read_event(data: bytes, name: str = "") -> Reading:
         return DONE
     if not text:
         return NOTHING
-    try:
-        event = orjson.loads(text)
-    except orjson.JSONDecodeError:
-        return MALFORMED
-    if not isinstance(event, dict):
-        return MALFORMED
-    if event.get("error"):
-        return Reading(error=error_kind(event["error"]))
+    event = _load(text)
+    if isinstance(event, Reading):
+        return event
     kind = event.get("type")
     if kind == "error":  # Responses puts code and message beside the type, without an `error` object
         return Reading(error=error_kind({"code": event.get("code")}))
@@ -101,14 +96,9 @@ def read_event(data: bytes, name: str = "") -> Reading:
 
 def read_body(body: bytes) -> Reading:
     """What a whole JSON answer means (not a stream). Tokens, text, usage and finish in one reading."""
-    try:
-        answer = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return MALFORMED
-    if not isinstance(answer, dict):
-        return MALFORMED
-    if answer.get("error"):
-        return Reading(error=error_kind(answer["error"]))
+    answer = _load(body)
+    if isinstance(answer, Reading):
+        return answer
     if answer.get("object") == "response":
         return _read_responses_answer(answer)
     if answer.get("type") == "message":
@@ -116,6 +106,19 @@ def read_body(body: bytes) -> Reading:
     if not isinstance(answer.get("choices"), list):
         return Reading(usage=read_usage(answer.get("usage")), other=True)
     return _read_choices(answer)
+
+
+def _load(data: bytes) -> dict[str, Any] | Reading:
+    """The JSON object, or what there is to say instead of it: it is malformed, or it is an error."""
+    try:
+        document = orjson.loads(data)
+    except orjson.JSONDecodeError:
+        return MALFORMED
+    if not isinstance(document, dict):
+        return MALFORMED
+    if document.get("error"):
+        return Reading(error=error_kind(document["error"]))
+    return document
 
 
 def error_kind(error: Any) -> str:

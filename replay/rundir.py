@@ -13,6 +13,7 @@ import orjson
 
 from profiles.errors import FormatError, UsageError
 from profiles.files import (
+    FILE_MODE,
     append_line,
     cut_torn_line,
     encode,
@@ -138,7 +139,7 @@ class BootFolder:
     def outcome(self, outcome: Outcome) -> None:
         """Append an outcome in one write."""
         if self._outcomes is None:
-            self._outcomes = os.open(self.path / OUTCOMES, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+            self._outcomes = os.open(self.path / OUTCOMES, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
         os.write(self._outcomes, msgspec.json.encode(outcome) + b"\n")
 
     def metrics(self, number: int, text: str) -> None:
