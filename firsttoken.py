@@ -17,6 +17,7 @@ from profiles.errors import FirsttokenError, UsageError
 # In the order of the pipeline: command, where it lives, what it does in one line.
 COMMANDS = {
     "record": ("capture.cli:record", "Record production traffic in front of an engine."),
+    "capture": ("capture.check_cli:capture", "Check a capture, or delete what has outlived its use."),
     "concurrency": ("profiles.cli:concurrency", "Show how many requests are really in flight."),
     "profile": ("profiles.cli:profile", "Build and show load profiles."),
     "replay": ("replay.cli:replay", "Cold-boot each arm and replay the recorded load."),

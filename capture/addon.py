@@ -8,6 +8,7 @@
 
 import logging
 import sys
+import time
 from pathlib import Path
 
 from mitmproxy import ctx
@@ -16,8 +17,9 @@ from mitmproxy.addonmanager import Loader
 # mitmdump puts the folder of a script on the path, which is one too deep to find a checkout's packages.
 sys.path.append(str(Path(__file__).resolve().parent.parent))
 
-from capture.proxy import PROXY_OPTIONS, set_options
-from capture.session import FULL, NONE, Session
+from capture.options import PROXY_OPTIONS, set_options
+from capture.session import Session
+from capture.settings import BODY_MODES, NONE, Settings
 from profiles.errors import FirsttokenError
 
 
@@ -29,7 +31,7 @@ class MitmdumpShim:
 
     def load(self, loader: Loader) -> None:
         loader.add_option("firsttoken_out", str, "", "Directory of the capture.")
-        loader.add_option("firsttoken_bodies", str, NONE, "Keep request bodies.", choices=(NONE, FULL))
+        loader.add_option("firsttoken_bodies", str, NONE, "What is kept of request bodies.", choices=BODY_MODES)
 
     def running(self) -> None:
         options = ctx.options
@@ -38,19 +40,26 @@ class MitmdumpShim:
             return
         # What the user set stays; mitmproxy's defaults make way for those that a recorder needs.
         set_options(options, PROXY_OPTIONS, keep_changed=True)
-        session = Session(
-            Path(options.firsttoken_out).expanduser(),
+        settings = Settings(
+            folder=str(Path(options.firsttoken_out).expanduser().absolute()),
             upstream=options.mode[0].removeprefix("reverse:"),
             listen=f"{options.listen_host}:{options.listen_port or 8080}",
+            prefix=f"{time.time_ns():x}",
             bodies=options.firsttoken_bodies,
-            release_content=False,
+            quiet=True,
         )
         try:
-            session.start()
+            session = Session(settings, release_content=False)
         except FirsttokenError as problem:
             logging.error(f"firsttoken: {problem}")  # mitmdump stops at an error while it starts
         else:
+            session.start()
             self.addons.append(session)
+
+    def done(self) -> None:
+        for session in self.addons:
+            session.done()
+            session.finish()
 
 
 addons = [MitmdumpShim()]

@@ -1,16 +1,22 @@
 """`firsttoken record`."""
 
-import asyncio
 import errno
 import ipaddress
 import socket
+import ssl
+import time
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 from urllib.parse import urlsplit
 
 import click
 
+from capture.settings import BODY_MODES, FULL, HASHED, NONE, Settings
 from profiles.errors import FirsttokenError, UsageError
+from profiles.units import HOUR_NS, MINUTE_NS
+
+_PATH = click.Path(path_type=Path)
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
 
 
 class Address(NamedTuple):
@@ -36,17 +42,67 @@ class Address(NamedTuple):
     "--out",
     required=True,
     metavar="CAPTURE",
-    type=click.Path(path_type=Path),
+    type=_PATH,
     help="Directory of the capture: a new one, or one to go on with.",
 )
 @click.option(
     "--bodies",
-    type=click.Choice(["none", "full"]),
-    default="none",
+    type=click.Choice(BODY_MODES),
+    default=NONE,
     show_default=True,
-    help="full keeps each request body as sent, prompts included. Arms with speculative or guided decoding need it.",
+    help="none: lengths and parameters. hashed: and keyed hashes, which show shared prefixes and sessions."
+    " full: request bodies as sent, prompts included; arms with speculative or guided decoding need them.",
 )
-def record(upstream: str, listen: str, out: Path, bodies: str) -> None:
+@click.option(
+    "--sample-bodies",
+    type=click.FloatRange(0, 1),
+    default=1.0,
+    metavar="SHARE",
+    help="Keep the bodies of this share of the sessions. Concurrency stays exact.",
+)
+@click.option(
+    "--hash-key",
+    type=_FILE,
+    metavar="FILE",
+    help="Share this key with other recorders; without it the capture has its own.",
+)
+@click.option("--tenants", is_flag=True, help="Keep a keyed id of each client's API key.")
+@click.option("--ca", type=_FILE, metavar="FILE", help="Trust this certificate authority for an https engine.")
+@click.option("--insecure-upstream", is_flag=True, help="Do not verify the certificate of an https engine.")
+@click.option(
+    "--certs", type=_FILE, metavar="PEM", help="Clients speak TLS to us: key and certificate chain in one file."
+)
+@click.option(
+    "--rotate-mb",
+    type=click.IntRange(1),
+    default=256,
+    show_default=True,
+    metavar="MB",
+    help="Begin a new segment after this size.",
+)
+@click.option(
+    "--rotate-minutes",
+    type=click.FloatRange(0, min_open=True),
+    default=60,
+    show_default=True,
+    metavar="MIN",
+    help="Begin a new segment after this time.",
+)
+@click.option(
+    "--keep-days",
+    type=click.FloatRange(0, min_open=True),
+    metavar="DAYS",
+    help="Delete closed segments that are older.",
+)
+@click.option(
+    "--keep-gb",
+    type=click.FloatRange(0, min_open=True),
+    metavar="GB",
+    help="Delete the oldest closed segments beyond this size.",
+)
+@click.option("--metrics-listen", metavar="HOST:PORT", help="Serve Prometheus metrics here.")
+@click.option("--quiet", is_flag=True, help="No live line and no summary.")
+def record(upstream: str, listen: str, out: Path, **asked: Any) -> None:
     """Pass requests on to an engine and write down their instants, lengths and outcomes.
 
     Point the clients at --listen. Responses stream through untouched. By default neither text nor header values are
@@ -59,40 +115,73 @@ def record(upstream: str, listen: str, out: Path, bodies: str) -> None:
     from capture.journal import check_folder
 
     url, engine = parse_upstream(upstream)
-    door = parse_listen(listen)
+    door = parse_address("--listen", listen)
+    metrics = parse_address("--metrics-listen", asked["metrics_listen"]) if asked["metrics_listen"] else None
     if door == engine:
         raise UsageError(f"--listen and --upstream are both {door}", "Let the recorder listen on another port.")
+    if (asked["ca"] or asked["insecure_upstream"]) and not url.startswith("https:"):
+        raise UsageError("--ca and --insecure-upstream are for an https engine", "Give --upstream an https:// URL.")
+    if asked["bodies"] == NONE and (asked["sample_bodies"] < 1 or asked["hash_key"]):
+        raise UsageError("--sample-bodies and --hash-key are for --bodies hashed or full")
     check_folder(out)
-    check_free(door)
-    if not _is_loopback(door.host):
-        _say(f"Warning: {door} may be reached from other machines, and so may the engine through it.")
+    check_free("--listen", door)
+    if metrics is not None:
+        check_free("--metrics-listen", metrics)
+    if asked["certs"]:
+        check_certs(asked["certs"])
+    for where in filter(None, (door, metrics)):
+        if not _is_loopback(where.host):
+            _say(f"Warning: {where} may be reached from other machines.")
+    if asked["insecure_upstream"]:
+        _say("Warning: the engine's certificate is not verified.")
     if not _answers(engine):
         _say(f"Warning: nothing answers at {engine} yet. Recording starts anyway; clients get a 502 until it does.")
 
-    asyncio.run(_record(url, door, out, bodies))
+    settings = Settings(
+        folder=str(out.absolute()),
+        upstream=url,
+        listen=str(door),
+        prefix=f"{time.time_ns():x}",
+        bodies=asked["bodies"],
+        hash_key=None if asked["hash_key"] is None else str(asked["hash_key"].absolute()),
+        sample_bodies=asked["sample_bodies"],
+        tenants=asked["tenants"],
+        rotate_bytes=asked["rotate_mb"] * 1024 * 1024,
+        rotate_ns=round(asked["rotate_minutes"] * MINUTE_NS),
+        keep_ns=None if asked["keep_days"] is None else round(asked["keep_days"] * 24 * HOUR_NS),
+        keep_bytes=None if asked["keep_gb"] is None else round(asked["keep_gb"] * 1e9),
+        quiet=asked["quiet"],
+        metrics_listen=None if metrics is None else str(metrics),
+    )
+    _record(settings, door, out, (asked["ca"], asked["insecure_upstream"], asked["certs"]))
+    click.echo(str(out))
 
 
-async def _record(url: str, door: Address, out: Path, bodies: str) -> None:
-    from capture.proxy import run_proxy
+def _record(settings: Settings, door: Address, out: Path, certificates: tuple[Path | None, bool, Path | None]) -> None:
+    from capture.options import drop_type_checks
+
+    drop_type_checks()
+    from capture.proxy import Tls, run, run_proxy
     from capture.session import Session
 
-    session = Session(out, upstream=url, bodies=bodies)
-    stored = "no text is stored" if bodies == "none" else "request bodies are stored as sent"
+    stored = {
+        NONE: "no text is stored",
+        HASHED: "keyed hashes are stored, no text",
+        FULL: "request bodies are stored as sent",
+    }[settings.bodies]
+    scheme = "http" if certificates[2] is None else "https"
 
     def on_listening(listen: str) -> None:
-        _say(f"Recording http://{listen} -> {url} into {out}; {stored}. Stop with Ctrl-C.")
+        _say(f"Recording {scheme}://{listen} -> {settings.upstream} into {out}; {stored}. Stop with Ctrl-C.")
 
-    await run_proxy(session, door.host, door.port, on_listening)
-    counts = session.recorder.counts
-    lost = ", ".join(f"{number} {reason}" for reason, number in counts.dropped.items()) or "none"
-    _say(
-        f"Recorded {counts.written} of {counts.requests} requests, at most {counts.max_in_flight} in flight; "
-        f"dropped: {lost}; {counts.passed_through} other requests passed through."
-    )
-    if counts.errors:
-        faults = ", ".join(f"{number} x {fault}" for fault, number in counts.errors.items())
-        _say(f"Warning: faults of the recorder: {faults}. Traffic was not affected.")
-    click.echo(str(out))
+    async def main() -> None:
+        session = Session(settings)
+        try:
+            await run_proxy(session, settings.upstream, door.host, door.port, on_listening, Tls(*certificates))
+        finally:
+            session.finish()
+
+    run(main)
 
 
 def parse_upstream(text: str) -> tuple[str, Address]:
@@ -112,9 +201,9 @@ def parse_upstream(text: str) -> tuple[str, Address]:
     return f"{parts.scheme}://{address}", address
 
 
-def parse_listen(text: str) -> Address:
-    """The address to listen on. Raises UsageError."""
-    wrong = UsageError(f"--listen {text!r} is not an address", "Write it as HOST:PORT, such as 127.0.0.1:8100.")
+def parse_address(option: str, text: str) -> Address:
+    """An address to listen on. Raises UsageError."""
+    wrong = UsageError(f"{option} {text!r} is not an address", "Write it as HOST:PORT, such as 127.0.0.1:8100.")
     try:
         parts = urlsplit(f"//{text}")
         port = parts.port
@@ -125,7 +214,7 @@ def parse_listen(text: str) -> Address:
     return Address(parts.hostname, port)
 
 
-def check_free(door: Address) -> None:
+def check_free(option: str, door: Address) -> None:
     """Raise FirsttokenError unless this address can be listened on now."""
     try:
         family, kind, protocol, _, address = socket.getaddrinfo(door.host, door.port, type=socket.SOCK_STREAM)[0]
@@ -134,12 +223,23 @@ def check_free(door: Address) -> None:
             probe.bind(address)
             probe.listen()
     except socket.gaierror:
-        raise UsageError(f"--listen {door.host!r} is not a host of this machine") from None
+        raise UsageError(f"{option} {door.host!r} is not a host of this machine") from None
     except OSError as problem:
-        hint = "Stop what listens there, or give another address with --listen."
+        hint = f"Stop what listens there, or give another address with {option}."
         if problem.errno == errno.EADDRINUSE:
             raise FirsttokenError(f"{door} is already in use", hint) from None
         raise FirsttokenError(f"cannot listen on {door} ({problem.strerror})", hint) from None
+
+
+def check_certs(path: Path) -> None:
+    """Raise UsageError unless a PEM file holds a private key and its certificate chain."""
+    try:
+        ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(path)
+    except (OSError, ssl.SSLError):
+        raise UsageError(
+            f"--certs {path} does not hold a private key and its certificate",
+            "Put both into one PEM file, the key first: cat key.pem chain.pem > both.pem",
+        ) from None
 
 
 def _answers(engine: Address) -> bool:

@@ -1,179 +1,215 @@
-"""One window of recording, from the start of the proxy to its end.
+"""The proxy's side of one recording: it starts the scribe, beats once a second, starts another when one dies, and ends.
 
-It opens the journal, beats once a second so that a kill or a gap has an end, mends the journal when the disk refused,
-keeps the manifest, and closes all of it. Its counts go on from those of the capture that it takes up; after a kill they
-may lag by `MANIFEST_EVERY_NS`, the segments are what holds.
+The scribe is a process of its own, in a session of its own: Ctrl-C reaches the proxy alone, and a kill of the proxy
+leaves the scribe to write down what is in the pipe. They share a counter in memory, so that the records which a dying
+scribe took with it can be counted.
 """
 
 import asyncio
-import threading
+import fcntl
+import mmap
+import os
+import select
+import struct
+import subprocess
+import sys
 import time
-from collections import Counter
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 import msgspec
+import orjson
 
-from capture.journal import Journal
-from capture.recorder import Loop, Recorder
-from profiles.captures import FORMAT, MANIFEST, VERSION, BeatLine, SegmentLine, WindowLine
-from profiles.files import read_document, tool_version, write_document
+from capture.frames import BEAT, CLOSE, OPEN, Opening, Pulse, tell
+from capture.headers import headers_read
+from capture.outbox import GONE, Outbox
+from capture.recorder import Recorder
+from capture.settings import Settings
+from profiles.errors import FirsttokenError, UsageError
 from profiles.units import MILLISECOND_NS, SECOND_NS
 
-NONE = "none"
-FULL = "full"
-
 BEAT_EVERY_NS = SECOND_NS
-MEND_EVERY_NS = 5 * SECOND_NS
-MANIFEST_EVERY_NS = 10 * SECOND_NS
+REPLACE_EVERY_NS = 5 * SECOND_NS
 # How often the loop's lateness is looked at: often enough that a stall of a tenth of a second cannot hide.
 LAG_EVERY_NS = 50 * MILLISECOND_NS
+# A pipe of the largest size that a user may ask for without privileges: about ten seconds of eight busy streams.
+PIPE_BYTES = 1024 * 1024
+# At the end the scribe may still have to write down what waits, on a slow disk.
+DRAIN_S = 30.0
+
+TAKEN = struct.Struct("<q")  # in the shared memory: END frames that the scribe has taken from the pipe and booked
+
+_ROOT = Path(__file__).resolve().parent.parent
+
+
+class Scribe:
+    """The scribe's process and the proxy's end of the pipe."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._memory = os.memfd_create("firsttoken") if hasattr(os, "memfd_create") else -1
+        if self._memory >= 0:
+            os.ftruncate(self._memory, mmap.PAGESIZE)
+        self._shared = mmap.mmap(self._memory, mmap.PAGESIZE) if self._memory >= 0 else mmap.mmap(-1, mmap.PAGESIZE)
+        reading, self.descriptor = os.pipe()
+        with suppress(OSError, AttributeError):  # a smaller pipe does too
+            fcntl.fcntl(self.descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        inherited = [reading] + ([self._memory] if self._memory >= 0 else [])
+        # -I would hide a checkout; the parent's path is handed on instead, so that both run the same code.
+        self.process = subprocess.Popen(
+            [sys.executable, "-m", "capture.scribe", str(reading), str(self._memory)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            pass_fds=inherited,
+            start_new_session=True,
+            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])},
+        )
+        os.close(reading)
+        assert self.process.stdin is not None
+        with suppress(BrokenPipeError):
+            self.process.stdin.write(msgspec.json.encode(settings))
+            self.process.stdin.close()
+
+    @property
+    def taken(self) -> int:
+        """How many ends it has booked."""
+        return int(TAKEN.unpack_from(self._shared)[0])
+
+    def wait_ready(self) -> None:
+        """Wait until it can write. Raises what it could not do, as UsageError or FirsttokenError."""
+        assert self.process.stdout is not None
+        said = self.process.stdout.readline()
+        if not said.endswith(b"\n"):
+            raise FirsttokenError("the scribe, which writes the capture, ended while it started", "Look at stderr.")
+        told = orjson.loads(said)
+        if problem := told.get("problem"):
+            self.process.wait()
+            raise (UsageError if told["usage"] else FirsttokenError)(problem, told["hint"])
+
+    def close(self) -> None:
+        """Close our end of everything. The process ends by itself when the pipe is empty."""
+        with suppress(OSError):
+            os.close(self.descriptor)
+        if self.process.stdout is not None:
+            self.process.stdout.close()
+        self._shared.close()
+        if self._memory >= 0:
+            os.close(self._memory)
 
 
 class Session:
-    """A mitmproxy addon that holds the recorder. Make it inside a running event loop, or give it a `loop`."""
+    """A mitmproxy addon that holds the recorder. Make it inside a running event loop."""
 
     def __init__(
         self,
-        folder: Path,
+        settings: Settings,
         *,
-        upstream: str,
-        listen: str = "",
-        bodies: str = NONE,
         release_content: bool = True,
         clock: Callable[[], int] = time.monotonic_ns,
-        wall_clock: Callable[[], int] = time.time_ns,
-        loop: Loop | None = None,
-        journal: Journal | None = None,
+        start_scribe: Callable[[Settings], Scribe] = Scribe,
     ) -> None:
-        self.folder = folder
-        self.upstream = upstream
-        self.listen = listen
-        self.bodies = bodies
+        self.settings = settings
         self._clock = clock
-        self._wall_clock = wall_clock
-        self._tool = tool_version()
-        self._started_wall_ns = wall_clock()
-        self.journal = journal or Journal(folder, self.head)
+        self._start_scribe = start_scribe
+        self._loop = asyncio.get_running_loop()
+        self._scribe = start_scribe(settings)
+        try:
+            self._scribe.wait_ready()
+        except FirsttokenError:
+            self._scribe.close()
+            raise
+        outbox = Outbox(self._scribe.descriptor, self._loop)
         self.recorder = Recorder(
-            self.journal,
-            prefix=f"{self._started_wall_ns:x}",
+            outbox,
+            self._loop,
             clock=clock,
-            loop=loop or asyncio.get_running_loop(),
-            keep_bodies=bodies == FULL,
+            headers_read=headers_read(tenants=settings.tenants),
             release_content=release_content,
         )
         self.addons = [self.recorder]
-        self._before: dict[str, Any] = {}  # the manifest of the capture that was taken up
-        self._manifest_lock = threading.Lock()
-        self._opened = False
+        self._ended_before = 0  # ends handed to scribes before this one
+        self._started = False
         self._pulse: asyncio.Task[None] | None = None
         self._worst_lag_ns = 0  # since the last beat
-        self._beat_at_ns = self._mend_at_ns = self._manifest_at_ns = 0
-
-    def head(self) -> bytes:
-        """The first line of a segment, with the two clocks read together."""
-        line = SegmentLine(
-            format=FORMAT,
-            version=VERSION,
-            tool=self._tool,
-            wall_ns=self._wall_clock(),
-            mono_ns=self._clock(),
-            bodies=self.bodies,
-        )
-        return msgspec.json.encode(line)
-
-    def open(self) -> None:
-        """Begin the window. Raises UsageError where the directory cannot be written or is not a capture."""
-        self.journal.open()
-        self._opened = True
-        if (self.folder / MANIFEST).exists():
-            self._before = read_document(self.folder / MANIFEST, FORMAT, (VERSION,))
-        now_ns = self._clock()
-        self._append(WindowLine(event="open", at_ns=now_ns))
-        self._beat_at_ns = now_ns + BEAT_EVERY_NS
-        self._manifest_at_ns = now_ns + MANIFEST_EVERY_NS
-        self._save_manifest(self.manifest())
+        self._beat_at_ns = self._replace_at_ns = 0
 
     def start(self) -> None:
-        """Begin the window and beat until `done`. Raises what `open` raises."""
-        self.open()
+        """The proxy listens: open the window, and beat until `done`."""
+        self._started = True
+        self._say(tell(OPEN, 0, self._clock(), Opening()))
         # The loop keeps only a weak reference to a task; this attribute is the strong one.
-        self._pulse = asyncio.get_running_loop().create_task(self._beat_on(), name="beats of the recorder")
+        self._pulse = self._loop.create_task(self._beat_on(), name="beats of the recorder")
 
     def done(self) -> None:
-        """mitmproxy stops: finalise what is in flight, close the window. Safe to call twice or without a start."""
+        """mitmproxy stops: finalise what is in flight, close the window, let the scribe finish. Safe to call twice."""
         if self._pulse is not None:
             self._pulse.cancel()
             self._pulse = None
-        if not self._opened:
+        if not self._started:
             return
-        self._opened = False
-        self._mend()
+        self._started = False
+        if self.recorder.outbox.closed is not None:
+            self._replace()
         self.recorder.stop()
         self.beat()  # the last counts
-        self._append(WindowLine(event="close", at_ns=self._clock(), reason="stopped"))
-        self.journal.close()
-        self._save_manifest(self.manifest(closed=True))
+        self._say(tell(CLOSE, 0, self._clock(), Opening("stopped")))
+        self._drain()
+
+    def finish(self) -> None:
+        """Wait until the scribe has written everything and ended."""
+        self._drain()
+        self.recorder.outbox.close()
+        self._scribe.close()
+        with suppress(subprocess.TimeoutExpired):
+            self._scribe.process.wait(DRAIN_S)
 
     def beat(self) -> None:
-        """Say that the recorder is alive, once a second, and mend the journal every few."""
+        """Tell the scribe once a second that we live, and what was counted. Start another scribe if it does not."""
         now_ns = self._clock()
-        if self.journal.broken is not None and now_ns >= self._mend_at_ns:
-            self._mend_at_ns = now_ns + MEND_EVERY_NS
-            self._mend()
+        if self.recorder.outbox.closed is not None and now_ns >= self._replace_at_ns:
+            self._replace_at_ns = now_ns + REPLACE_EVERY_NS
+            self._replace()
         counts = self.recorder.counts
-        line = BeatLine(
-            at_ns=now_ns,
-            in_flight=self.recorder.in_flight,
-            lag_ns=self._worst_lag_ns,
-            written=counts.written,
-            dropped=counts.dropped.total(),
+        pulse = Pulse(
+            self.recorder.in_flight,
+            self._worst_lag_ns,
+            counts.requests,
+            counts.passed_through,
+            counts.upgrades,
+            counts.max_in_flight,
+            dict(counts.dropped),
+            dict(counts.errors),
+            self.recorder.outbox.waiting_bytes,
         )
         self._worst_lag_ns = 0
-        self._append(line)
+        self._say(tell(BEAT, 0, now_ns, pulse))
 
-    def manifest(self, *, closed: bool = False) -> dict[str, Any]:
-        """What manifest.json says now."""
-        counts, before = self.recorder.counts, self._before
-        return {
-            "format": FORMAT,
-            "version": VERSION,
-            "tool": self._tool,
-            "upstream": self.upstream,
-            "listen": self.listen,
-            # One body on disk makes it a capture with bodies, whatever later windows keep.
-            "bodies": FULL if FULL in (self.bodies, before.get("bodies")) else NONE,
-            "started_wall_ns": before.get("started_wall_ns", self._started_wall_ns),
-            "updated_wall_ns": self._wall_clock(),
-            "closed": closed,
-            "windows": before.get("windows", 0) + 1,
-            "requests": before.get("requests", 0) + counts.requests,
-            "written": before.get("written", 0) + counts.written,
-            "dropped": dict(Counter(before.get("dropped", {})) + counts.dropped),
-            "passed_through": before.get("passed_through", 0) + counts.passed_through,
-            "max_in_flight": max(before.get("max_in_flight", 0), counts.max_in_flight),
-            "errors": dict(Counter(before.get("errors", {})) + counts.errors),
-        }
+    def _say(self, told: bytes) -> None:
+        outbox = self.recorder.outbox
+        if outbox.put(told) is None:
+            outbox.flush()
 
-    def _append(self, line: msgspec.Struct) -> None:
-        self.journal.append(msgspec.json.encode(line))
+    def _replace(self) -> None:
+        """The scribe died. Count what it took with it, start another, tell it who is in flight."""
+        recorder = self.recorder
+        lost = recorder.counts.ended - self._ended_before - self._scribe.taken
+        if lost > 0:
+            recorder.counts.dropped[GONE] += lost
+        self._ended_before = recorder.counts.ended
+        self._scribe.process.poll()
+        self._scribe.close()
+        self._scribe = self._start_scribe(msgspec.structs.replace(self.settings, again=True))
+        recorder.outbox = Outbox(self._scribe.descriptor, self._loop)
+        self._say(tell(OPEN, 0, self._clock(), Opening(f"resumed after {GONE}")))
+        recorder.announce_again(GONE)
 
-    def _mend(self) -> None:
-        """Write again after a failure. What passed in between was not seen, so a new window begins."""
-        reason = self.journal.broken
-        if reason is not None and self.journal.mend():
-            self._append(WindowLine(event="open", at_ns=self._clock(), reason=f"resumed after {reason}"))
-            self._manifest_at_ns = 0  # the directory may be a new one
-
-    def _save_manifest(self, document: dict[str, Any]) -> None:
-        # The lock keeps the last document last: one may still be on its way to the disk in a thread.
-        with self._manifest_lock:
-            try:
-                write_document(self.folder / MANIFEST, document)
-            except OSError as problem:
-                self.recorder.counts.errors[f"manifest: {type(problem).__name__}"] += 1
+    def _drain(self) -> None:
+        """At the end: wait for room in the pipe, with an end to the patience."""
+        outbox, until = self.recorder.outbox, self._clock() + round(DRAIN_S * SECOND_NS)
+        outbox.flush()
+        while outbox.waiting_bytes and outbox.closed is None and self._clock() < until:
+            select.select([], [self._scribe.descriptor], [], 1.0)
+            outbox.flush()
 
     async def _beat_on(self) -> None:
         while True:
@@ -187,9 +223,5 @@ class Session:
                 if now_ns >= self._beat_at_ns:
                     self._beat_at_ns = now_ns + BEAT_EVERY_NS
                     self.beat()
-                if now_ns >= self._manifest_at_ns and self.journal.broken is None:
-                    self._manifest_at_ns = now_ns + MANIFEST_EVERY_NS
-                    # It syncs, and a disk may take its time: off the loop that carries the traffic.
-                    await asyncio.to_thread(self._save_manifest, self.manifest())
             except Exception as problem:  # a beat that fails must not be the last one
                 self.recorder.counts.errors[f"beat: {type(problem).__name__}"] += 1

@@ -11,7 +11,8 @@ Lines of a segment, told apart by `line`:
     window   event "open" or "close" at at_ns: between them the recorder saw all traffic
     beat     every second: at_ns, how many are in flight, how late the recorder's loop was, what it dropped
     start    a request arrived: id, at_ns, path, in_flight (others)
-    end      it ended: an `Exchange`, with its `body` if bodies are kept
+    request  its body was read: what it asked for, and the body itself if bodies are kept
+    end      it ended: an `Exchange`, without what its `request` line says
 
 A window without a `close` ends at its last line: after a kill nobody knows what came later. A `start` without an `end`
 is a request that was in flight then. Ends may follow the `close`: a proxy that stops reports its last requests late.
@@ -32,7 +33,7 @@ import orjson
 
 from profiles.errors import FormatError
 from profiles.files import check_format, decode_line, read_document, read_lines
-from profiles.records import Exchange, Record
+from profiles.records import Exchange, Record, RequestFacts
 
 FORMAT = "firsttoken/capture"
 VERSION = 1
@@ -78,16 +79,30 @@ class StartLine(Record, frozen=True, kw_only=True, tag_field="line", tag="start"
     in_flight: int = 0
 
 
+class RequestLine(Record, frozen=True, kw_only=True, tag_field="line", tag="request", omit_defaults=True):
+    """The body of a request was read, a moment after it was complete at `at_ns`.
+
+    `body` is the JSON as sent, `body_text` the same where it would break the line, and `body_base64` where it is not
+    UTF-8.
+    """
+
+    id: str
+    at_ns: int
+    request: RequestFacts
+    body: msgspec.Raw = msgspec.Raw()
+    body_text: str | None = None
+    body_base64: str | None = None
+
+
 class EndLine(Exchange, frozen=True, kw_only=True, tag_field="line", tag="end"):
-    """A request ended. `body` is the request's JSON as sent, `body_text` the same where it would break the line, and
-    `body_base64` where it is not UTF-8."""
+    """A request ended. It may hold itself what its `request` line says."""
 
     body: msgspec.Raw = msgspec.Raw()
     body_text: str | None = None
     body_base64: str | None = None
 
 
-Line = SegmentLine | WindowLine | BeatLine | StartLine | EndLine
+Line = SegmentLine | WindowLine | BeatLine | StartLine | RequestLine | EndLine
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +164,15 @@ def end_line(exchange: Exchange, body: bytes | None = None) -> bytes:
     Written on the recording path, so by msgspec in one pass. Its facts were read from JSON or counted by us: none of
     them can be a number that JSON does not hold.
     """
-    line = b'{"line":"end",' + msgspec.json.encode(exchange)[1:]
+    return _with_body(b'{"line":"end",' + msgspec.json.encode(exchange)[1:], body)
+
+
+def request_line(id: str, at_ns: int, asked: RequestFacts, body: bytes | None = None) -> bytes:
+    """The `request` line of a request, without its newline."""
+    return _with_body(msgspec.json.encode(RequestLine(id=id, at_ns=at_ns, request=asked)), body)
+
+
+def _with_body(line: bytes, body: bytes | None) -> bytes:
     return line if body is None else line[:-1] + b"," + orjson.dumps(body_fields(body))[1:]
 
 
@@ -170,8 +193,9 @@ def read_capture(folder: Path) -> Capture:
     if not (folder / MANIFEST).exists():
         raise FormatError(folder / MANIFEST, "no such file", hint=hint)
     capture = Capture(folder, read_document(folder / MANIFEST, FORMAT, (VERSION,)))
-    reading = _Reading(capture)
-    for path in segment_paths(folder):
+    segments = segment_paths(folder)
+    reading = _Reading(capture, purged=bool(segments) and not segments[0].name.startswith("segment-000001."))
+    for path in segments:
         for line, anchor_ns in _lines_of(path):
             reading.take(line, anchor_ns)
         capture.torn += _ends_torn(path)
@@ -192,6 +216,9 @@ class _Reading:
     last_ns: int = 0
     dropped: int = 0  # the running count of the last beat; a lower one is a new recorder that counts from 0
     starts: dict[str, StartLine] = field(default_factory=dict)
+    started_ns: dict[str, int] = field(default_factory=dict)  # of the same, by the recorder's own clock
+    asked: dict[str, RequestLine] = field(default_factory=dict)  # of requests that have not ended
+    purged: bool = False  # the first segment is gone: what is left may begin in the middle of a window
 
     def take(self, line: Line, anchor_ns: int) -> None:
         opens = isinstance(line, WindowLine) and line.event == "open"
@@ -202,15 +229,26 @@ class _Reading:
         shift_ns = self.shift_ns
         match line:
             case StartLine():
-                before = self.starts.pop(line.id, None)
-                if before is not None:  # ids are not reused by one recorder; of two with one id neither is lost
+                before = self.starts.get(line.id)
+                # The same one told again after the writer was replaced is one request; of two others with one id
+                # neither is lost.
+                if before is not None and self.started_ns[line.id] != line.at_ns:
                     self.capture.open.append(before)
                 self.starts[line.id] = msgspec.structs.replace(line, at_ns=line.at_ns + shift_ns)
+                self.started_ns[line.id] = line.at_ns
+                self._saw(line.at_ns + shift_ns)
+            case RequestLine():
+                self.asked[line.id] = line
                 self._saw(line.at_ns + shift_ns)
             case EndLine():
                 self.starts.pop(line.id, None)
-                self.capture.exchanges.append(shifted(line, shift_ns))
-                self.capture.bodies.append(body_of(line))
+                self.started_ns.pop(line.id, None)
+                asked = self.asked.pop(line.id, None)
+                ended: Exchange = shifted(line, shift_ns)
+                if asked is not None:
+                    ended = msgspec.structs.replace(ended, request=asked.request)
+                self.capture.exchanges.append(ended)
+                self.capture.bodies.append(body_of(line if asked is None else asked))
                 self._saw(line.end_ns + shift_ns)
             case BeatLine():
                 self.capture.dropped += line.dropped - (self.dropped if line.dropped >= self.dropped else 0)
@@ -232,6 +270,8 @@ class _Reading:
         self.capture.open += self.starts.values()
 
     def _saw(self, at_ns: int) -> None:
+        if self.purged and self.opened_ns is None and not self.capture.windows:
+            self.opened_ns = self.last_ns = at_ns  # nobody knows what was before the first line that is left
         self.last_ns = max(self.last_ns, at_ns)
 
     def _close_window(self, at_ns: int) -> None:
@@ -242,7 +282,7 @@ class _Reading:
 
 def _ends_torn(path: Path) -> bool:
     """A live journal whose last line has no end. A closed segment was written whole."""
-    if path.suffix == ".zst" or path.stat().st_size == 0:
+    if path.suffix == ".zst" or not path.exists() or path.stat().st_size == 0:
         return False
     with path.open("rb") as file:
         file.seek(-1, os.SEEK_END)
@@ -252,6 +292,8 @@ def _ends_torn(path: Path) -> bool:
 def _lines_of(path: Path) -> Iterator[tuple[Line, int]]:
     """Each line with its segment's anchor: the shift from the monotonic clock to the wall clock."""
     shift_ns: int | None = None
+    if path.suffix == ".jsonl" and not path.exists():
+        path = path.with_name(f"{path.name}.zst")  # a recorder that goes on has compressed it since we listed it
     for number, data in read_lines(path):
         line: Line = decode_line(path, number, data, Line)
         if isinstance(line, SegmentLine):

@@ -41,6 +41,13 @@ def endpoint_of(path: str) -> str:
     return OTHER
 
 
+def canonical_path(path: str) -> str:
+    """The path of a known endpoint without what a gateway puts in front, which may hold a key or a name."""
+    clean = path.partition("?")[0].rstrip("/")
+    ending = next((ending for ending in _PATHS if clean.endswith(ending)), "")
+    return f"/v1{ending}" if clean.endswith(f"/v1{ending}") else ending
+
+
 @dataclass(frozen=True, slots=True)
 class Usage:
     """Token counts that the engine reported. None where it said nothing; cached tokens are part of the prompt."""

@@ -9,13 +9,12 @@ Rules of this module:
 
 import fcntl
 import hashlib
-import io
 import math
 import os
 from collections.abc import Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 import msgspec
 import orjson
@@ -154,22 +153,36 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 def _open_lines(path: Path) -> Iterator[bytes]:
     try:
         with path.open("rb") as raw:
-            if path.suffix == ".zst":
-                import zstandard
-
-                try:
-                    with zstandard.ZstdDecompressor().stream_reader(raw, read_across_frames=True) as reader:
-                        yield from io.BufferedReader(reader)
-                except zstandard.ZstdError as error:
-                    raise FormatError(path, f"not a readable zstd file ({error})") from None
-            else:
-                yield from raw
+            yield from _unpacked_lines(path, raw) if path.suffix == ".zst" else raw
     except FileNotFoundError:
         raise FormatError(path, "no such file") from None
     except IsADirectoryError:
         raise FormatError(path, "is a directory, a file was expected") from None
     except PermissionError:
         raise FormatError(path, "may not be read by this user") from None
+
+
+def _unpacked_lines(path: Path, raw: BinaryIO) -> Iterator[bytes]:
+    import zstandard
+
+    rest, unfinished = b"", True  # an empty file is no frame either
+    reader = zstandard.ZstdDecompressor().decompressobj()
+    try:
+        while piece := raw.read(1 << 16):
+            while piece:
+                # A stream reader would take a file that was cut for one that ended.
+                text = rest + reader.decompress(piece)
+                unfinished, piece = not reader.eof, reader.unused_data
+                if reader.eof:
+                    reader = zstandard.ZstdDecompressor().decompressobj()
+                *lines, rest = text.split(b"\n")
+                yield from (line + b"\n" for line in lines)
+    except zstandard.ZstdError as error:
+        raise FormatError(path, f"not a readable zstd file ({error})") from None
+    if unfinished:
+        raise FormatError(path, "not a readable zstd file (it ends inside a frame)")
+    if rest:
+        yield rest
 
 
 def decode_line(path: Path, line: int, data: bytes, form: Any) -> Any:

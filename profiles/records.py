@@ -65,8 +65,57 @@ class ResponseFacts(Record, frozen=True, kw_only=True):
         return 0 if self.first_token_ns is None else 1 + len(self.token_gaps_ns)
 
 
+# Characters of one hashed block. Shorter blocks tell more to an attacker, longer ones hide shared prefixes.
+BLOCK_CHARS: Final = 64
+
+
+class KeyedMessage(Record, frozen=True, kw_only=True, array_like=True):
+    """One message of a hashed prompt, written as [role, chars, chain].
+
+    `chain` stands for the whole list up to and with this message: two requests that share it share all before it.
+    """
+
+    role: str  # one of requests.ROLES
+    chars: int
+    chain: str
+
+
+class KeyedMedium(Record, frozen=True, kw_only=True, array_like=True):
+    """An image, audio clip or video, written as [id, bytes]. The size of one that is fetched is not known."""
+
+    id: str
+    bytes: int | None
+
+
+class KeyedFacts(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """Which requests share what, without what it is: ids made with the key of the capture. Written by `redact`.
+
+    An id is 32 hexadecimal digits. Equal things have equal ids under one key; ids of different kinds never compare.
+    """
+
+    # Each covers BLOCK_CHARS characters of the prompt and all blocks before it. A last block that is not full has none.
+    blocks: list[str] = []
+    prompt_chars: int = 0  # of the text that the blocks were cut from: role marks, tools and tool calls included
+    # System text outside the list of messages comes first, as a message of role system.
+    messages: list[KeyedMessage] = []
+    media: list[KeyedMedium] = []
+    schema: str | None = None  # JSON schema, choices, expression or grammar that the answer must follow
+    schema_bytes: int = 0
+    cache_salt: str | None = None  # requests with different salts share no prefix in the engine's cache
+    session: str | None = None
+    session_source: str | None = None  # the header or field that named the session
+    parent_session: str | None = None
+    agent: str | None = None  # a sub-agent inside the session
+    parent_agent: str | None = None
+    previous_response: str | None = None  # the response of which this request is the next turn
+    tenant: str | None = None
+
+
 class RequestFacts(Record, frozen=True, kw_only=True):
-    """What a request asked for: lengths and parameters, never its text. Written by `requests.describe`."""
+    """What a request asked for: lengths and parameters, never its text. Written by `requests.describe`.
+
+    A word in here is from a fixed list, except the name of the model; what is not on the list is "other".
+    """
 
     model: str | None = None
     stream: bool = False
@@ -80,18 +129,39 @@ class RequestFacts(Record, frozen=True, kw_only=True):
     tools_chars: int = 0
     tool_results: int = 0  # messages that bring a tool's answer
     images: int = 0
-    response_format: str | None = None  # text, json_object, json_schema, guided_json, choice, regex, grammar
+    audios: int = 0
+    videos: int = 0
+    # text, json_object, json_schema, guided_json, choice, regex, grammar, structural_tag, other
+    response_format: str | None = None
+    tool_choice: str | None = None  # auto, none, required, named, other
     max_tokens: int | None = None
     temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
     n: int = 1
+    logprobs: bool = False
     reasoning: bool = False  # reasoning was asked for
+    reasoning_effort: str | None = None  # none, minimal, low, medium, high, xhigh, max, other
     code_share: float | None = None  # of the last user message's lines, those that look like code
     language: str | None = None  # of the user's text; None where it cannot be told
     unread: str | None = None  # why the body could not be read
+    cut: str | None = None  # what was too much to be looked at or kept: then counts are lower bounds
+    # From the headers that may be read at all, each a word of a fixed list in `capture.redact`.
+    client: str | None = None
+    media_type: str | None = None
+    accepts: str | None = None
+    encoding: str | None = None  # content coding of the body; body_bytes counts what was sent
+    sampled: bool = True  # False where its session was left out of what is kept of bodies
+    scrubbed: int = 0  # credentials taken out of the body before it was kept
+    keyed: KeyedFacts | None = None
 
 
-class Exchange(Record, frozen=True, kw_only=True):
-    """One recorded request with its answer: the `end` line of a capture segment."""
+UNASKED: Final = RequestFacts(unread="its request line is missing")
+
+
+class Exchange(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """One recorded request with its answer: the `end` line of a capture segment. Its `request` comes from the `request`
+    line where it has none itself."""
 
     id: str
     endpoint: str
@@ -104,8 +174,9 @@ class Exchange(Record, frozen=True, kw_only=True):
     status: int | None = None
     outcome: str
     origin: str | None = None  # who ended it, where it did not end well
+    reason: str | None = None  # why, where there was no answer of the engine to tell it
     in_flight: int = 0  # others in flight at arrival
-    request: RequestFacts
+    request: RequestFacts = UNASKED
     response: ResponseFacts
     late_ns: int = 0  # how late the recorder's own event loop was around this request
 

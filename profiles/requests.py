@@ -1,170 +1,207 @@
 """What a request asked for, as lengths and parameters. Content goes in, none comes out.
 
-The facts are those that `classify` needs, so that a class can be recomputed from a capture without any text.
+The facts are those that `classify` needs, so that a class can be recomputed from a capture without any text. A word in
+them is from a fixed list: a client cannot put text of its own in a place where a parameter is expected.
 """
 
+import math
 import re
-from typing import Any
+from collections import Counter
+from functools import lru_cache
+from typing import Any, Final
 
-import orjson
-
+from profiles.credentials import looks_like_credential
+from profiles.prompts import MOST_PARTS, Prompt, constraint_of, json_of, prompt_of, read_body
 from profiles.records import RequestFacts
 
-# Larger bodies are not parsed on the recording path; their size is still known.
-LONGEST_READ_BODY_BYTES = 64 * 1024 * 1024
+OTHER: Final = "other"
+UNREADABLE_MODEL: Final = "(unreadable)"
+ROLES: Final = frozenset(("system", "developer", "user", "assistant", "tool", "function"))
+FORMATS: Final = frozenset("text json_object json_schema guided_json choice regex grammar structural_tag".split())
+TOOL_CHOICES: Final = frozenset(("auto", "none", "required"))
+EFFORTS: Final = frozenset(("none", "minimal", "low", "medium", "high", "xhigh", "max"))
 
-_CODE_LINE = re.compile(
-    r"(def |class |import |from \w+ import|return\b|if .*[:{]\s*$|for .*[:{]\s*$|while .*[:{]\s*$|else\b.*[:{]\s*$"
-    r"|func |fn |let |const |var |public |private |#include|//|/\*|\}|.*[;{}]\s*$)"
-)
-# How much of a text is looked at for language and code: enough to tell, bounded for the recording path.
-_LOOKED_AT_CHARS = 20_000
+_MODEL = re.compile(r"[A-Za-z0-9._:/@+-]{1,200}", re.ASCII)
+_LARGEST_NUMBER = 2**31 - 1
 
 
-def describe(body: bytes | None) -> RequestFacts:
+def describe(body: bytes | None, encoding: str = "") -> RequestFacts:
     """Facts of a request body. Never raises; a body that is not JSON says so in `unread`."""
-    if body is None:
-        return RequestFacts(unread="no body")
-    if not body:
-        return RequestFacts(unread="empty body")
-    if len(body) > LONGEST_READ_BODY_BYTES:
-        return RequestFacts(body_bytes=len(body), unread=f"body larger than {LONGEST_READ_BODY_BYTES} bytes")
-    try:
-        asked = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return RequestFacts(body_bytes=len(body), unread="not JSON")
-    if not isinstance(asked, dict):
-        return RequestFacts(body_bytes=len(body), unread="not a JSON object")
-    return _describe(asked, len(body))
+    reading = read_body(body, encoding)
+    size = len(body) if body is not None else 0
+    if reading.document is None:
+        return RequestFacts(body_bytes=size, unread=reading.unread)
+    return facts_of(reading.document, prompt_of(reading.document), size)
 
 
-def _describe(asked: dict[str, Any], body_bytes: int) -> RequestFacts:
-    messages = _messages(asked)
-    roles = [role for role, _, _ in messages]
-    user_text = next((text for role, text, _ in reversed(messages) if role == "user"), "")
-    tools = asked.get("tools") or asked.get("functions")
-    tools = tools if isinstance(tools, list) else []
-    # System text outside the message list: Anthropic's `system`, Responses' `instructions`.
-    outside = _flatten(asked.get("system"))[0] + _flatten(asked.get("instructions"))[0]
-    temperature = asked.get("temperature")
+def facts_of(asked: dict[str, Any], prompt: Prompt, body_bytes: int) -> RequestFacts:
+    """Facts of a parsed body. `prompt` is its `prompt_of`, which others need too."""
+    user_turns = tool_results = system_chars = images = audios = videos = 0
+    input_chars = len(prompt.system)
+    user_text = ""
+    for message in prompt.messages:
+        role, chars = message.role, len(message.text)
+        input_chars += chars
+        if role == "user":
+            user_turns += 1
+            user_text = message.text
+        elif role == "tool":
+            tool_results += 1
+        elif role in ("system", "developer"):
+            system_chars += chars
+        for medium in message.media:
+            images += medium.kind == "image"
+            audios += medium.kind == "audio"
+            videos += medium.kind == "video"
+    tools = json_of(prompt.tools) if prompt.tools else b""
+    cut = [f"more than {MOST_PARTS} messages and parts"] if prompt.cut else []
+    if tools is None:
+        cut.append("tools nested too deeply")
+    reasoning, effort = _reasoning(asked)
     return RequestFacts(
-        model=asked["model"][:200] if isinstance(asked.get("model"), str) else None,
+        model=_model(asked["model"]) if isinstance(asked.get("model"), str) else None,
         stream=asked.get("stream") is True,
         body_bytes=body_bytes,
-        messages=len(messages),
-        user_turns=roles.count("user"),
-        last_role=roles[-1] if roles else None,
-        system_chars=len(outside) + sum(len(text) for role, text, _ in messages if role in ("system", "developer")),
-        input_chars=len(outside) + sum(len(text) for _, text, _ in messages),
-        tools=len(tools),
-        tools_chars=len(orjson.dumps(tools)) if tools else 0,
-        tool_results=roles.count("tool"),
-        images=sum(images for _, _, images in messages),
+        messages=len(prompt.messages),
+        user_turns=user_turns,
+        last_role=_word(prompt.messages[-1].role, ROLES) if prompt.messages else None,
+        system_chars=len(prompt.system) + system_chars,
+        input_chars=input_chars,
+        tools=len(prompt.tools),
+        tools_chars=len(tools or b""),
+        tool_results=tool_results,
+        images=images,
+        audios=audios,
+        videos=videos,
         response_format=_response_format(asked),
+        tool_choice=_tool_choice(asked.get("tool_choice")),
         max_tokens=_whole(asked, "max_completion_tokens", "max_tokens", "max_output_tokens"),
-        temperature=float(temperature) if isinstance(temperature, int | float) else None,
+        temperature=_real(asked.get("temperature")),
+        top_p=_real(asked.get("top_p")),
+        top_k=_whole(asked, "top_k"),
         n=_whole(asked, "n") or 1,
-        reasoning=_asks_for_reasoning(asked),
+        logprobs=asked.get("logprobs") not in (None, False),
+        reasoning=reasoning,
+        reasoning_effort=effort,
         code_share=code_share(user_text),
         language=language_of(user_text),
+        cut="; ".join(cut) or None,
     )
+
+
+def _word(value: Any, words: frozenset[str]) -> str | None:
+    """The value if it is one of the words. Anything else a client may write is not to be stored."""
+    if value is None:
+        return None
+    return value if isinstance(value, str) and value in words else OTHER
+
+
+@lru_cache(maxsize=256)  # a server has few models, and every request names one
+def _model(value: str) -> str:
+    return value if _MODEL.fullmatch(value) and not looks_like_credential(value) else UNREADABLE_MODEL
 
 
 def _whole(asked: dict[str, Any], *keys: str) -> int | None:
     for key in keys:
         value = asked.get(key)
-        if isinstance(value, int) and not isinstance(value, bool):
+        if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _LARGEST_NUMBER:
             return value
     return None
 
 
-def _messages(asked: dict[str, Any]) -> list[tuple[str, str, int]]:
-    """Role, text and number of images of each message; a bare prompt or input is one user message."""
-    listed = asked.get("messages")
-    if not isinstance(listed, list):
-        listed = asked.get("input") if isinstance(asked.get("input"), list) else None
-    if listed is None:
-        text, images = _flatten(asked.get("prompt") or asked.get("input"))
-        return [("user", text, images)] if text or images else []
-    out: list[tuple[str, str, int]] = []
-    for message in listed:
-        if isinstance(message, str):  # a batch of inputs, as embeddings have
-            out.append(("user", message, 0))
-        elif isinstance(message, dict):
-            role = message.get("role")
-            if not isinstance(role, str):
-                role = "tool" if message.get("type") == "function_call_output" else "user"
-            text, images = _flatten(message.get("content") or message.get("output") or message.get("text"))
-            if role == "user" and _has_tool_result(message.get("content")):
-                role = "tool"
-            out.append((role, text, images))
-    return out
-
-
-def _has_tool_result(content: Any) -> bool:
-    parts = content if isinstance(content, list) else ()
-    return any(isinstance(part, dict) and part.get("type") == "tool_result" for part in parts)
-
-
-def _flatten(content: Any) -> tuple[str, int]:
-    """The text of a content value in any of its forms, and how many images it has."""
-    if isinstance(content, str):
-        return content, 0
-    if not isinstance(content, list):
-        return "", 0
-    texts: list[str] = []
-    images = 0
-    for part in content:
-        if isinstance(part, str):
-            texts.append(part)
-        elif isinstance(part, dict):
-            kind = str(part.get("type", ""))
-            if "image" in kind:
-                images += 1
-            inner = part.get("text", part.get("content"))
-            text, more = _flatten(inner)
-            texts.append(text)
-            images += more
-    return "".join(texts), images
+def _real(value: Any) -> float | None:
+    if not isinstance(value, int | float) or isinstance(value, bool) or not abs(value) <= _LARGEST_NUMBER:
+        return None
+    return float(value) if math.isfinite(value) else None
 
 
 def _response_format(asked: dict[str, Any]) -> str | None:
-    wanted = asked.get("response_format")
-    if isinstance(wanted, dict) and isinstance(wanted.get("type"), str):
-        return str(wanted["type"])[:40]
-    text = asked.get("text")  # Responses
-    if isinstance(text, dict) and isinstance(text.get("format"), dict) and isinstance(text["format"].get("type"), str):
-        return str(text["format"]["type"])[:40]
-    outputs = asked.get("structured_outputs")
-    for kind in ("json", "choice", "regex", "grammar"):
-        if asked.get(f"guided_{kind}") is not None or (isinstance(outputs, dict) and outputs.get(kind) is not None):
-            return "guided_json" if kind == "json" else kind
-    return None
+    constraint = constraint_of(asked)
+    return None if constraint is None else _word(constraint[0], FORMATS)
 
 
-def _asks_for_reasoning(asked: dict[str, Any]) -> bool:
-    if asked.get("reasoning_effort") not in (None, "none", "minimal"):
-        return True
+def _tool_choice(value: Any) -> str | None:
+    if isinstance(value, dict):
+        value = value.get("type")  # Anthropic: auto, any, none, tool; OpenAI: function and the name
+        if value == "any":
+            return "required"
+        return value if isinstance(value, str) and value in TOOL_CHOICES else "named"
+    return _word(value, TOOL_CHOICES)
+
+
+def _reasoning(asked: dict[str, Any]) -> tuple[bool, str | None]:
+    """Whether reasoning was asked for, and how much of it."""
+    effort = asked.get("reasoning_effort")
+    if effort is None and isinstance(asked.get("reasoning"), dict):  # Responses
+        effort = asked["reasoning"].get("effort")
+    effort = _word(effort, EFFORTS)
+    if effort not in (None, "none", "minimal"):
+        return True, effort
     template = asked.get("chat_template_kwargs")
     if isinstance(template, dict) and template.get("enable_thinking") is True:
-        return True
+        return True, effort
     thinking = asked.get("thinking")
-    return isinstance(thinking, dict) and thinking.get("type") == "enabled"
+    return isinstance(thinking, dict) and thinking.get("type") in ("enabled", "adaptive"), effort
+
+
+# --- What kind of text it is, told from samples, so that a long text costs no more than a page.
+
+_SAMPLED_CHARS = 500
+_SAMPLES = 4
+_FENCE = "```"
+_CODE_STARTS = (
+    *("def ", "class ", "import ", "func ", "fn ", "let ", "const ", "var ", "public ", "private "),
+    *("#include", "//", "/*", "}", "return"),
+)
+_BLOCK_STARTS = ("if ", "for ", "while ", "else")
+_PYTHON_IMPORT = re.compile(r"from \w+ import")
+_WORD_GOES_ON = re.compile(r"(?:return|else)\w")
 
 
 def code_share(text: str) -> float | None:
-    """Share of the lines that look like code, fenced blocks counted whole. None for a text without lines."""
-    inside = False
+    """Share of the lines that look like code, fenced blocks counted whole. None for a text without lines.
+
+    Of a text longer than a page, four samples of 500 characters are looked at, spread evenly.
+    """
     code = total = 0
-    for line in text[:_LOOKED_AT_CHARS].splitlines():
-        fence = line.lstrip().startswith("```")
-        if fence:
-            inside = not inside
-        if line.strip():
+    inside = False
+    done = 0
+    for start, end in _samples(len(text)):
+        if start > done:
+            # Every other fence closes one, so what lies between the samples need only be counted.
+            inside ^= text.count(_FENCE, done, start) % 2 == 1
+        for line in text[start:end].splitlines():
+            line = line.strip()
+            if not line:
+                continue
             total += 1
-            # Stripped first: leading blanks inside the expression cost their square on a line of blanks.
-            code += inside or fence or _CODE_LINE.match(line.strip()) is not None
+            if line.startswith(_FENCE):
+                inside = not inside
+                code += 1
+            else:
+                code += inside or _is_code(line)
+        done = end
     return round(code / total, 3) if total else None
+
+
+def _samples(chars: int) -> list[tuple[int, int]]:
+    if chars <= _SAMPLES * _SAMPLED_CHARS:
+        return [(0, chars)]
+    gap = (chars - _SAMPLES * _SAMPLED_CHARS) // (_SAMPLES - 1)
+    starts = [at * (_SAMPLED_CHARS + gap) for at in range(_SAMPLES - 1)] + [chars - _SAMPLED_CHARS]
+    return [(start, start + _SAMPLED_CHARS) for start in starts]
+
+
+def _is_code(line: str) -> bool:
+    """Whether a line without blanks around it looks like code."""
+    last = line[-1]
+    if last in ";{}":
+        return True
+    if line.startswith(_CODE_STARTS):
+        return _WORD_GOES_ON.match(line) is None
+    if last == ":" and line.startswith(_BLOCK_STARTS):
+        return _WORD_GOES_ON.match(line) is None
+    return line.startswith("from ") and _PYTHON_IMPORT.match(line) is not None
 
 
 _STOP_WORDS = {
@@ -180,22 +217,37 @@ _STOP_WORDS = {
     "fr": frozenset("de la le et les des en un du une que est pour qui dans a par plus pas au sur ne se".split()),
     "es": frozenset("de la que el en y a los del se las por un para con no una su al lo como más".split()),
 }
+_BITS = {language: 1 << at for at, language in enumerate(_STOP_WORDS)}
+# Each stop word with the languages that have it, as bits: then words are counted without a loop of ours.
+_LANGUAGES_OF = {
+    word: sum(_BITS[language] for language, words in _STOP_WORDS.items() if word in words)
+    for word in sorted(frozenset().union(*_STOP_WORDS.values()))
+}
 _WORD = re.compile(r"[^\W\d_]+")
+_NO_LETTERS = str.maketrans({code: " " for code in range(128) if not chr(code).isalpha()})
+_LANGUAGE_CHARS = 400
 
 
 def language_of(text: str) -> str | None:
     """ISO code of the language, by its share of stop words. None unless the answer is clear.
 
     Clear means at least 8 words, a best share of at least 0.08, and 1.3 times the second best: on shorter or mixed
-    texts silence beats a guess.
+    texts silence beats a guess. Of a long text, 400 characters at its start and 400 at its end are read.
     """
-    words = [word.lower() for word in _WORD.findall(text[:_LOOKED_AT_CHARS])]
+    if len(text) > 2 * _LANGUAGE_CHARS:
+        text = f"{text[:_LANGUAGE_CHARS]} {text[-_LANGUAGE_CHARS:]}"
+    text = text.lower()
+    words = text.translate(_NO_LETTERS).split() if text.isascii() else _WORD.findall(text)
     if len(words) < 8:
         return None
-    shares = {language: sum(word in stops for word in words) / len(words) for language, stops in _STOP_WORDS.items()}
-    # Long double accents exist in Hungarian alone.
-    shares["hu"] += 2 * sum("ő" in word or "ű" in word for word in words) / len(words)
-    best, second = sorted(shares, key=shares.__getitem__, reverse=True)[:2]
-    if shares[best] < 0.08 or shares[best] < 1.3 * shares[second]:
+    found = Counter(map(_LANGUAGES_OF.get, words))
+    hits = {
+        language: sum(count for languages, count in found.items() if languages is not None and languages & bit)
+        for language, bit in _BITS.items()
+    }
+    if not text.isascii():  # long double accents exist in Hungarian alone
+        hits["hu"] += 2 * sum("ő" in word or "ű" in word for word in words)
+    best, second = sorted(hits, key=hits.__getitem__, reverse=True)[:2]
+    if hits[best] < 0.08 * len(words) or hits[best] < 1.3 * hits[second]:
         return None
     return best

@@ -49,6 +49,12 @@ class Splitter:
                 events.append(event)
         return events
 
+    @property
+    def at_boundary(self) -> bool:
+        """Between two events: the next byte begins one, whatever came before."""
+        begun = self._unfinished or self._after_cr or self._at_start or self._data or self._name or self._error
+        return not begun
+
     def close(self) -> list[Event]:
         """What was unfinished when the stream ended: at most one event."""
         events = []

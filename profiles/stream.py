@@ -7,7 +7,9 @@ What it keeps are instants and counts, never text. Definitions: DESIGN §4.
 from itertools import pairwise
 
 from profiles.dialects import Reading, Usage, read_body, read_event
+from profiles.encodings import Decode, Undecodable, decoder_of
 from profiles.records import ResponseFacts
+from profiles.repeats import Repeats
 from profiles.sse import Splitter
 
 # A whole JSON answer is kept until its end, to find its usage. Larger ones (batches of embeddings) go unread.
@@ -19,8 +21,15 @@ class ResponseReader:
 
     def __init__(self, content_type: str = "", content_encoding: str = "") -> None:
         self._splitter = Splitter() if "text/event-stream" in content_type.lower() else None
-        encoding = content_encoding.strip().lower()
-        self._unread: str | None = None if encoding in ("", "identity") else f"content-encoding {encoding}"
+        self._unread: str | None = None
+        self._decode: Decode | None = None
+        try:
+            self._decode = decoder_of(content_encoding)
+        except Undecodable as problem:
+            self._unread = str(problem)
+        self._repeats = Repeats()
+        self._at_boundary = False
+        self._last_reading: Reading | None = None  # of the event that was taken last
         self._body = bytearray()
         self._first_byte_ns: int | None = None
         self._first_content_ns: int | None = None
@@ -57,9 +66,14 @@ class ResponseReader:
         self._reads += 1
         if self._unread is not None:
             return
+        if self._decode is not None:
+            try:
+                data = self._decode(data)
+            except Undecodable as problem:
+                self._unread = f"content-encoding broken: {problem}"
+                return
         if self._splitter is not None:
-            for event in self._splitter.feed(data):
-                self._take_event(event.name, event.data, event.error, at_ns)
+            self._take_piece(self._splitter, data, at_ns)
         elif len(self._body) + len(data) <= LONGEST_KEPT_BODY_BYTES:
             self._body += data
         else:
@@ -107,6 +121,21 @@ class ResponseReader:
             return self._usage.output_tokens
         return self._counted_tokens if self._counted_tokens and self._all_counted else None
 
+    def _take_piece(self, splitter: Splitter, data: bytes, at_ns: int) -> None:
+        likeness = self._repeats.likeness
+        if likeness is not None and self._at_boundary and likeness.fits(data):
+            self._events += 1
+            self._take_tokens(likeness.reading, at_ns)
+            return
+        whole = self._at_boundary
+        events = splitter.feed(data)
+        for event in events:
+            self._take_event(event.name, event.data, event.error, at_ns)
+        self._at_boundary = splitter.at_boundary
+        last = self._last_reading
+        if whole and self._at_boundary and len(events) == 1 and last is not None and last.tokens:
+            self._repeats.learn(data, last)
+
     def _take_event(self, name: str, lines: tuple[bytes, ...], error: bytes | None, at_ns: int) -> None:
         self._events += 1
         if error is not None:
@@ -121,12 +150,16 @@ class ResponseReader:
             self._take_reading(whole, at_ns)
 
     def _take_reading(self, reading: Reading, at_ns: int) -> None:
+        self._last_reading = None
         if reading.malformed:
             self._malformed += 1
             return
+        self._last_reading = reading
         self._take_outcome(reading)
-        if not reading.tokens:
-            return
+        if reading.tokens:
+            self._take_tokens(reading, at_ns)
+
+    def _take_tokens(self, reading: Reading, at_ns: int) -> None:
         self._output = True
         if self._token_ns and self._token_ns[-1] == at_ns:
             self._coalesced += 1

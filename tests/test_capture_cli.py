@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from capture.cli import parse_listen, parse_upstream, record
+from capture.cli import parse_address, parse_upstream, record
 from profiles.errors import FirsttokenError, UsageError
 
 
@@ -49,11 +49,11 @@ def test_a_malformed_upstream_is_refused(text: str) -> None:
 @pytest.mark.parametrize("text", ["8100", "127.0.0.1", "127.0.0.1:x", ":8100", "h:70000", "h:1/x", "u@h:1", ""])
 def test_a_malformed_listen_is_refused(text: str) -> None:
     with pytest.raises(UsageError, match="is not an address"):
-        parse_listen(text)
+        parse_address("--listen", text)
 
 
 def test_addresses_are_read_as_written() -> None:
     assert parse_upstream("http://10.0.0.7:8000/") == ("http://10.0.0.7:8000", ("10.0.0.7", 8000))
     assert parse_upstream("https://engine") == ("https://engine:443", ("engine", 443))
     assert parse_upstream("http://[::1]:8000")[0] == "http://[::1]:8000"
-    assert str(parse_listen("[::1]:8100")) == "[::1]:8100"
+    assert str(parse_address("--listen", "[::1]:8100")) == "[::1]:8100"

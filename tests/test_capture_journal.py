@@ -4,12 +4,15 @@ import errno
 import os
 import shutil
 import stat
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from capture.journal import VANISHED, Journal, check_folder
+from capture.journal import LOOK_EVERY_NS, VANISHED, Journal, check_folder
 from profiles.captures import FORMAT, MANIFEST, VERSION, read_capture
 from profiles.errors import FormatError, UsageError
 from profiles.files import write_document
@@ -30,6 +33,14 @@ class Disk:
         if self.fault is not None:
             raise OSError(self.fault, os.strerror(self.fault))
         return os.write(descriptor, data)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ns = 1_000
+
+    def __call__(self) -> int:
+        return self.now_ns
 
 
 def open_journal(folder: Path, disk: Disk | None = None, *, segment_bytes: int = 1 << 20) -> Journal:
@@ -82,10 +93,7 @@ def test_a_write_that_fails_drops_the_line_and_says_why(tmp_path: Path, fault: i
     assert not journal.append(b"lost too"), "nothing is tried before mend, so a sick disk costs no time"
     assert journal.mend()
     assert journal.append(b"kept")
-    assert segments(tmp_path) == [
-        ("segment-000001.jsonl", [HEAD, b""]),
-        ("segment-000002.jsonl", [HEAD, b"kept", b""]),
-    ]
+    assert segments(tmp_path) == [("segment-000001.jsonl", [HEAD, b"kept", b""])], "no segment holds its head alone"
 
 
 def test_a_half_written_line_leaves_no_trace(tmp_path: Path) -> None:
@@ -106,18 +114,35 @@ def test_mending_fails_quietly_while_the_disk_is_full_and_leaves_no_empty_segmen
     assert not journal.mend()
     assert not journal.mend()
     assert journal.broken == "ENOSPC"
-    assert [name for name, _ in segments(tmp_path)] == ["segment-000001.jsonl"]
+    assert segments(tmp_path) == []
 
 
 def test_a_vanished_directory_is_noticed_at_the_next_line_and_made_again(tmp_path: Path) -> None:
     folder = tmp_path / "c"
     journal = open_journal(folder)
+    assert journal.append(b"deleted by somebody")
     shutil.rmtree(folder)
     assert not journal.append(b"lost")
     assert journal.broken == VANISHED
     assert journal.mend()
     assert journal.append(b"kept")
     assert segments(folder) == [("segment-000002.jsonl", [HEAD, b"kept", b""])]
+
+
+def test_a_directory_that_was_moved_is_noticed_within_a_quarter_of_a_second(tmp_path: Path) -> None:
+    clock = Clock()
+    journal = Journal(tmp_path / "c", lambda: HEAD, clock=clock)
+    journal.open()
+    journal.append(b"one")
+    (tmp_path / "c").rename(tmp_path / "moved")
+    assert journal.append(b"two"), "it is not lost, only elsewhere"
+    clock.now_ns += LOOK_EVERY_NS
+    assert not journal.append(b"three")
+    assert journal.broken == VANISHED
+    assert journal.mend()
+    assert journal.append(b"four")
+    assert segments(tmp_path / "moved") == [("segment-000001.jsonl", [HEAD, b"one", b"two", b""])]
+    assert segments(tmp_path / "c") == [("segment-000002.jsonl", [HEAD, b"four", b""])]
 
 
 def test_a_full_segment_is_followed_by_the_next(tmp_path: Path) -> None:
@@ -207,3 +232,171 @@ def test_what_is_left_after_a_failed_truncate_is_a_torn_last_line_which_readers_
     journal.mend()
     journal.append(b'{"line":"beat","at_ns":5,"in_flight":0}')
     assert read_capture(tmp_path).windows == [(11, 15)]
+
+
+def test_a_disk_that_takes_a_part_first_takes_the_rest_at_the_next_write(tmp_path: Path) -> None:
+    def by_threes(descriptor: int, data: bytes) -> int:
+        return os.write(descriptor, data[:3])
+
+    journal = Journal(tmp_path, lambda: HEAD, write=by_threes)
+    journal.open()
+    assert journal.append(b"a line of many writes")
+    assert segments(tmp_path) == [("segment-000001.jsonl", [HEAD, b"a line of many writes", b""])]
+
+
+def test_an_old_segment_is_followed_by_the_next_when_a_line_comes(tmp_path: Path) -> None:
+    clock, closed = Clock(), list[Path]()
+    journal = Journal(tmp_path, lambda: HEAD, segment_ns=100, clock=clock, on_closed=closed.append)
+    journal.open()
+    clock.now_ns += 500
+    journal.append(b"one")  # a segment that holds its head alone is never left behind, however old
+    clock.now_ns += 1
+    assert journal.append(b"two")
+    clock.now_ns += 99
+    assert journal.append(b"two and a half")
+    assert [name for name, _ in segments(tmp_path)] == ["segment-000001.jsonl", "segment-000002.jsonl"]
+    clock.now_ns += 1
+    assert journal.append(b"three")
+    assert segments(tmp_path) == [
+        ("segment-000001.jsonl", [HEAD, b"one", b""]),
+        ("segment-000002.jsonl", [HEAD, b"two", b"two and a half", b""]),
+        ("segment-000003.jsonl", [HEAD, b"three", b""]),
+    ]
+    assert closed == [tmp_path / "segment-000001.jsonl", tmp_path / "segment-000002.jsonl"]
+    assert journal.number == 3
+    journal.close()
+    assert closed[-1] == tmp_path / "segment-000003.jsonl"
+
+
+@pytest.mark.parametrize(
+    ("sync_ns", "line_at_ns", "synced"),
+    [
+        (0, [1, 1_000_000], 0),  # never, not even at the close
+        (100, [1], 1),  # at the close alone
+        (100, [1, 50, 99], 1),
+        (100, [1, 100], 2),
+        (100, [1, 100, 150, 200, 201], 3),
+        (100, [500], 1),  # nothing was unsynced when the time had come
+    ],
+)
+def test_lines_are_synced_every_few_seconds_and_when_their_segment_closes(
+    tmp_path: Path, sync_ns: int, line_at_ns: list[int], synced: int
+) -> None:
+    clock, calls = Clock(), list[int]()
+    journal = Journal(tmp_path, lambda: HEAD, sync_ns=sync_ns, sync=calls.append, clock=clock)
+    clock.now_ns = 0
+    journal.open()
+    for at_ns in line_at_ns:
+        clock.now_ns = at_ns
+        journal.append(b"line")
+    journal.close()
+    assert len(calls) == synced
+
+
+def test_a_sync_that_fails_breaks_the_journal(tmp_path: Path) -> None:
+    def refuse(_: int) -> None:
+        raise OSError(errno.EIO, "no")
+
+    clock = Clock()
+    journal = Journal(tmp_path, lambda: HEAD, sync_ns=10, sync=refuse, clock=clock)
+    journal.open()
+    assert journal.append(b"one")
+    clock.now_ns += 10
+    assert not journal.append(b"two")
+    assert journal.broken == "EIO"
+    assert journal.mend()
+
+
+def test_torn_lines_that_were_cut_are_counted(tmp_path: Path) -> None:
+    for number, data in enumerate([b"whole\n", b"whole\nto", b"torn"], start=1):
+        (tmp_path / f"segment-{number:06d}.jsonl").write_bytes(data)
+    assert open_journal(tmp_path).torn == 2
+
+
+def test_a_kill_before_the_first_manifest_does_not_lock_its_owner_out(tmp_path: Path) -> None:
+    open_journal(tmp_path).close()
+    (tmp_path / "segment-000001.jsonl").write_bytes(HEAD)
+    (tmp_path / ".segment-000001.jsonl.zst.4711").touch()
+    open_journal(tmp_path)
+
+
+def test_a_capture_behind_a_link_is_refused_by_name(tmp_path: Path) -> None:
+    (tmp_path / "real").mkdir()
+    (tmp_path / "c").symlink_to(tmp_path / "real")
+    with pytest.raises(UsageError, match="is a symbolic link") as caught:
+        open_journal(tmp_path / "c")
+    assert str(tmp_path / "real") in caught.value.hint
+    assert list((tmp_path / "real").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", [MANIFEST, "segment-000001.jsonl", "segment-000001.jsonl.zst"])
+def test_a_link_in_the_place_of_a_file_is_refused_and_its_target_untouched(tmp_path: Path, name: str) -> None:
+    target = tmp_path / "precious"
+    target.write_bytes(b"unfinished last line")
+    folder = tmp_path / "c"
+    folder.mkdir()
+    (folder / name).symlink_to(target)
+    with pytest.raises(UsageError, match="is a symbolic link"):
+        open_journal(folder)
+    assert target.read_bytes() == b"unfinished last line"
+
+
+def test_a_link_that_is_planted_for_the_next_segment_is_not_followed(tmp_path: Path) -> None:
+    target = tmp_path / "precious"
+    folder = tmp_path / "c"
+    journal = open_journal(folder, segment_bytes=1)
+    journal.append(b"one")
+    (folder / "segment-000002.jsonl").symlink_to(target)
+    assert journal.append(b"two"), "its number is taken, the next one is free"
+    assert not target.exists()
+    assert (folder / "segment-000003.jsonl").exists()
+
+
+def test_a_directory_that_others_may_read_is_accepted(tmp_path: Path) -> None:
+    (tmp_path / "c").mkdir()
+    (tmp_path / "c").chmod(0o755)
+    assert open_journal(tmp_path / "c").append(b"one")
+
+
+STEPS = st.lists(
+    st.one_of(
+        st.just("append"),
+        st.just("mend"),
+        st.integers(0, 60).map(lambda ns: f"wait {ns}"),
+        st.sampled_from(["fault", "short", "healthy"]),
+    ),
+    max_size=60,
+)
+
+
+@settings(max_examples=60)
+@given(STEPS)
+def test_whatever_happens_each_taken_line_is_there_once_in_order_and_no_other(steps: list[str]) -> None:
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        disk, clock, closed, taken = Disk(), Clock(), list[Path](), list[bytes]()
+        journal = Journal(
+            folder,
+            lambda: HEAD,
+            write=disk.write,
+            segment_bytes=60,
+            segment_ns=100,
+            clock=clock,
+            on_closed=closed.append,
+        )
+        journal.open()
+        for number, step in enumerate(steps):
+            disk.fault = {"fault": errno.ENOSPC, "healthy": None}.get(step, disk.fault)
+            disk.short = {"short": True, "healthy": False}.get(step, disk.short)
+            if step == "append" and journal.append(b"%d" % number):
+                taken.append(b"%d" % number)
+            elif step == "mend":
+                journal.mend()
+            elif step.startswith("wait"):
+                clock.now_ns += int(step.split()[1])
+        journal.close()
+        found = segments(folder)
+        assert [line for _, lines in found for line in lines[1:-1]] == taken
+        assert all(lines[0] == HEAD and lines[-1] == b"" and len(lines) > 2 for _, lines in found)
+        assert [path.name for path in closed] == [name for name, _ in found]
+        assert [name for name, _ in found] == [f"segment-{number:06d}.jsonl" for number in range(1, len(found) + 1)]

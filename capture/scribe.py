@@ -1,0 +1,285 @@
+"""The process that writes the capture: `python -m capture.scribe PIPE MEMORY`, started by `session`.
+
+It reads frames from the pipe until its other end is closed, and turns them into lines: it reads request bodies,
+parses event streams, redacts, writes, counts and shows. All of it may be slow or fail without any effect on traffic,
+which another process carries. It ignores the signals that stop the proxy: what is in the pipe is still to be written.
+"""
+
+import fcntl
+import mmap
+import os
+import signal
+import sys
+import termios
+import time
+from array import array
+from collections import Counter
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+import msgspec
+
+from capture import frames
+from capture.block_key import open_key
+from capture.frames import Answer, Arrival, Ending, Frame, FrameReader, Opening, Pulse
+from capture.live import Live
+from capture.metrics_page import MetricsPage, serve
+from capture.redact import Redactor, needs_key
+from capture.settings import Settings
+from capture.status import StatusLine, summary
+from capture.window import Window
+from profiles.captures import StartLine, end_line, request_line
+from profiles.errors import FirsttokenError, UsageError
+from profiles.files import encode
+from profiles.records import CANCELLED_BY_CLIENT, OK, Exchange, ResponseFacts, outcome_of
+from profiles.stream import ResponseReader
+from profiles.units import MILLISECOND_NS, SECOND_NS
+
+RECORDER_FAULT = "recorder fault"
+
+READ_BYTES = 1024 * 1024
+PAUSE_NS = 5 * MILLISECOND_NS
+# Traffic comes first where cores are few.
+NICE = 5
+
+
+class _Stay:
+    """A request between its arrival and its end."""
+
+    __slots__ = ("answer", "arrival", "arrival_ns", "dispatch_ns", "fault", "headers_ns", "reader")
+
+    def __init__(self, arrival: Arrival, arrival_ns: int) -> None:
+        self.arrival = arrival
+        self.arrival_ns = arrival_ns
+        self.dispatch_ns: int | None = None
+        self.headers_ns: int | None = None
+        self.answer: Answer | None = None
+        self.reader: ResponseReader | None = None
+        self.fault: str | None = None
+
+
+class Scribe:
+    """Takes frames in order. A fault over one of them costs that request its facts, never the next one."""
+
+    def __init__(self, settings: Settings, window: Window, redactor: Redactor) -> None:
+        self.ended = 0  # END frames that were taken
+        self.clean = False  # the proxy said that it stops
+        self._prefix = settings.prefix
+        self._window = window
+        self._redactor = redactor
+        self._stays: dict[int, _Stay] = {}
+        self.live = Live()
+        self.line = StatusLine(sys.stderr, quiet=settings.quiet)
+        self.behind_bytes: Callable[[], int] = lambda: 0
+        self._dropped_told: Counter[str] = Counter()
+        self._takes: dict[int, Callable[[Frame], None]] = {
+            frames.OPEN: self._open,
+            frames.START: self._start,
+            frames.ASKED: self._ask,
+            frames.HEADERS: self._answer,
+            frames.PIECES: self._pieces,
+            frames.END: self._end,
+            frames.BEAT: self._beat,
+            frames.CLOSE: self._close,
+        }
+
+    def take(self, frame: Frame) -> None:
+        """Do what a frame says."""
+        try:
+            self._takes[frame.kind](frame)
+        except Exception as problem:
+            self._window.errors[f"scribe: {type(problem).__name__}"] += 1
+            fault = f"{RECORDER_FAULT}: {type(problem).__name__}"
+            if frame.kind == frames.END:
+                self._window.drop(RECORDER_FAULT)
+            elif (stay := self._stays.get(frame.number)) is not None and frame.kind == frames.PIECES:
+                stay.reader, stay.fault = None, fault
+
+    def _open(self, frame: Frame) -> None:
+        self._window.opened(frame.at_ns, _told(frame, Opening).reason)
+        self.live.window(frame.at_ns, "open")
+
+    def _beat(self, frame: Frame) -> None:
+        pulse = _told(frame, Pulse)
+        self._window.beat(frame.at_ns, pulse)
+        live = self.live
+        live.passed_through, live.upgrades = pulse.passed_through, pulse.upgrades
+        live.behind_bytes = self.behind_bytes() + pulse.waiting_bytes
+        for reason, count in (Counter(pulse.dropped) + self._window.dropped - self._dropped_told).items():
+            live.dropped(reason, count)
+            self._dropped_told[reason] += count
+        if not pulse.in_flight:
+            self._forget_lost(frame.at_ns)
+        live.beat(frame.at_ns, pulse.in_flight, pulse.lag_ns)
+        self.line.draw(live, frame.at_ns)
+
+    def _forget_lost(self, at_ns: int) -> None:
+        """Nobody is in flight, so whoever is still known here has lost its END on the way."""
+        for stay in self._stays.values():
+            self.live.left(stay.arrival_ns, stay.dispatch_ns, at_ns)
+        self._stays.clear()
+
+    def _close(self, frame: Frame) -> None:
+        self._window.closed(frame.at_ns, _told(frame, Opening).reason)
+        self.live.window(frame.at_ns, "close")
+        self.clean = True
+
+    def _answer(self, frame: Frame) -> None:
+        stay, answer = self._stays[frame.number], _told(frame, Answer)
+        stay.headers_ns, stay.answer = frame.at_ns, answer
+        stay.reader = ResponseReader(answer.content_type, answer.content_encoding)
+
+    def _pieces(self, frame: Frame) -> None:
+        stay = self._stays[frame.number]
+        if stay.reader is not None:
+            for at_ns, data in frames.read_pieces(frame.payload):
+                stay.reader.feed(data, at_ns)
+
+    def _id(self, number: int) -> str:
+        return f"{self._prefix}-{number}"
+
+    def _start(self, frame: Frame) -> None:
+        arrival = _told(frame, Arrival)
+        self._stays[frame.number] = _Stay(arrival, frame.at_ns)
+        line = StartLine(
+            id=self._id(frame.number),
+            at_ns=frame.at_ns,
+            method=arrival.method,
+            path=arrival.path,
+            in_flight=arrival.in_flight,
+        )
+        self._window.append(msgspec.json.encode(line))
+        self.live.arrived(frame.at_ns)
+
+    def _ask(self, frame: Frame) -> None:
+        self._stays[frame.number].dispatch_ns = frame.at_ns
+        self.live.dispatched(frame.at_ns)
+        headers, size, body = frames.read_asked(frame.payload)
+        asked = self._redactor.read(body, headers, why_none="too large to be read")
+        facts = msgspec.structs.replace(asked.facts, body_bytes=size)
+        self._window.append(request_line(self._id(frame.number), frame.at_ns, facts, asked.body))
+
+    def _end(self, frame: Frame) -> None:
+        self.ended += 1
+        stay = self._stays.pop(frame.number, None)
+        if stay is None:  # its START never came through
+            self._window.drop("start missing")
+            return
+        exchange = self._exchange(stay, frame.number, frame.at_ns, _told(frame, Ending))
+        self.live.ended(exchange)
+        self._window.end(end_line(exchange))
+
+    def _exchange(self, stay: _Stay, number: int, end_ns: int, ending: Ending) -> Exchange:
+        facts = ResponseFacts(unread=ending.missing or stay.fault)
+        if stay.reader is not None:
+            facts = stay.reader.finish()
+            if ending.missing is not None:
+                facts = msgspec.structs.replace(facts, unread=ending.missing)
+        status = ending.status if stay.answer is None else stay.answer.status
+        outcome, origin = ending.outcome, ending.origin
+        if outcome is None:
+            outcome, origin = outcome_of(status, facts, body_complete=ending.body_complete)
+        elif outcome == CANCELLED_BY_CLIENT and facts.done and facts.error is None and facts.output:
+            outcome, origin = OK, None  # it saw the terminal event and hung up, as many do
+        return Exchange(
+            id=self._id(number),
+            endpoint=stay.arrival.endpoint,
+            method=stay.arrival.method,
+            path=stay.arrival.path,
+            arrival_ns=stay.arrival_ns,
+            dispatch_ns=stay.dispatch_ns,
+            headers_ns=stay.headers_ns,
+            end_ns=end_ns,
+            status=status,
+            outcome=outcome,
+            origin=origin,
+            reason=ending.reason,
+            in_flight=stay.arrival.in_flight,
+            response=facts,
+            late_ns=ending.late_ns,
+        )
+
+
+def _told[Told: msgspec.Struct](frame: Frame, form: type[Told]) -> Told:
+    told = frames.read_told(frame.kind, frame.payload)
+    assert isinstance(told, form)
+    return told
+
+
+def main(arguments: list[str]) -> int:
+    """Run until the pipe is closed. Says on stdout, in one line of JSON, whether it can write."""
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        signal.signal(number, signal.SIG_IGN)
+    with suppress(OSError):
+        os.nice(NICE)
+    pipe, memory = int(arguments[0]), int(arguments[1])
+    shared = mmap.mmap(memory, mmap.PAGESIZE) if memory >= 0 else None
+    settings = msgspec.json.decode(sys.stdin.buffer.read(), type=Settings)
+    try:
+        window = Window(settings)
+        window.open()
+        scribe = Scribe(settings, window, _redactor(settings, window.folder))
+        page = _serve(scribe.live, settings)
+    except FirsttokenError as problem:
+        _say({"problem": problem.problem, "hint": problem.hint, "usage": isinstance(problem, UsageError)})
+        return problem.exit_code
+    _say({"ready": True})
+    scribe.behind_bytes = lambda: _readable_bytes(pipe)
+    reader = FrameReader()
+    read_at_ns = 0
+    while data := os.read(pipe, READ_BYTES):
+        woke_ns = time.monotonic_ns()
+        for frame in reader.feed(data):
+            scribe.take(frame)
+        if shared is not None:
+            shared[:8] = scribe.ended.to_bytes(8, "little")
+        # Woken for every frame of a busy proxy, a process would mostly wake up.
+        if woke_ns - read_at_ns < 2 * PAUSE_NS:
+            time.sleep(PAUSE_NS / SECOND_NS)
+        read_at_ns = woke_ns
+    window.close(clean=scribe.clean)
+    if page is not None:
+        page.close()
+    scribe.line.clear()
+    if not settings.quiet:
+        with suppress(OSError, ValueError):  # stderr may be gone
+            text = summary(scribe.live, window.folder, listen=settings.listen, encoding=sys.stderr.encoding)
+            sys.stderr.write(f"{text.rstrip()}\n")
+            sys.stderr.flush()
+    return 0
+
+
+def _redactor(settings: Settings, folder: Path) -> Redactor:
+    key = None
+    if needs_key(settings.bodies, tenants=settings.tenants) or settings.hash_key is not None:
+        key = open_key(folder, None if settings.hash_key is None else Path(settings.hash_key))
+    return Redactor(settings.bodies, key, settings.sample_bodies, settings.tenants)
+
+
+def _serve(live: Live, settings: Settings) -> MetricsPage | None:
+    if settings.metrics_listen is None:
+        return None
+    host, _, port = settings.metrics_listen.rpartition(":")
+    try:
+        return serve(live, host.strip("[]"), int(port))
+    except FirsttokenError:
+        if settings.again:  # recording goes on without its page
+            return None
+        raise
+
+
+def _readable_bytes(pipe: int) -> int:
+    size = array("i", [0])
+    with suppress(OSError):
+        fcntl.ioctl(pipe, termios.FIONREAD, size)
+    return size[0]
+
+
+def _say(document: dict[str, object]) -> None:
+    sys.stdout.buffer.write(encode(document) + b"\n")
+    sys.stdout.buffer.flush()
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
