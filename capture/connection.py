@@ -41,13 +41,15 @@ class Connection(mode_servers.ProxyConnectionHandler):
     """
 
     hooks: ClassVar[dict[str, Callable[..., object]]] = {}
+    frozen: ClassVar[Any] = None  # the options, see `options.freeze`
 
     @staticmethod
     def count_fault(place: str, problem: Exception) -> None:
         """Replaced by whoever counts."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)  # type: ignore[no-untyped-call]  # mitmproxy leaves many calls unannotated
+    def __init__(self, master: Any, reader: Any, writer: Any, options: Any, mode: Any) -> None:
+        # mitmproxy leaves many calls unannotated.
+        super().__init__(master, reader, writer, self.frozen or options, mode)  # type: ignore[no-untyped-call]
         self.read_ns = time.monotonic_ns()  # of the bytes that are being worked on
         self._events: deque[events.Event] = deque()
         self._answers: deque[events.Event] = deque()  # of hooks: they come before what else is waiting
@@ -105,8 +107,8 @@ class Connection(mode_servers.ProxyConnectionHandler):
         def on_data(data: bytes) -> None:
             self.read_ns = time.monotonic_ns()
             self._take(events.DataReceived(connection, data))
-            if self._is_held_up():
-                self._hold(writer.transport)
+            if full := self._full_beside(connection):
+                self._hold(writer.transport, full)
 
         def on_end(*_: object) -> None:
             if not ended.done():
@@ -123,14 +125,17 @@ class Connection(mode_servers.ProxyConnectionHandler):
             on_end()
         return ended
 
-    def _is_held_up(self) -> bool:
-        for transport in self.transports.values():
+    def _full_beside(self, source: Peer) -> list[asyncio.StreamWriter]:
+        """Where too much waits to be taken. What `source` itself does not take is no reason to stop reading it."""
+        full = []
+        for peer, transport in self.transports.items():
+            writer = transport.writer
             # A transport of TCP, and mitmproxy's type allows for others.
-            if transport.writer is not None and transport.writer.transport.get_write_buffer_size() > FULL_BYTES:  # type: ignore[union-attr]
-                return True
-        return False
+            if peer is not source and writer is not None and writer.transport.get_write_buffer_size() > FULL_BYTES:  # type: ignore[union-attr]
+                full.append(writer)
+        return full  # type: ignore[return-value]  # as above
 
-    def _hold(self, source: Any) -> None:
+    def _hold(self, source: Any, full: list[asyncio.StreamWriter]) -> None:
         """A peer takes its bytes more slowly than the other sends them: read on when it has caught up.
 
         `source` is the transport that sends; uvloop's is none of asyncio's types.
@@ -138,14 +143,9 @@ class Connection(mode_servers.ProxyConnectionHandler):
         if source.is_closing() or not source.is_reading():
             return
         source.pause_reading()
-        task = asyncio.get_running_loop().create_task(self._drain(source), name="slow peer")
+        task = asyncio.get_running_loop().create_task(_read_on_after(source, full), name="slow peer")
         self._draining.add(task)
         task.add_done_callback(self._draining.discard)
-
-    async def _drain(self, source: Any) -> None:
-        await super().drain_writers()  # type: ignore[no-untyped-call]  # as above
-        if not source.is_closing():
-            source.resume_reading()
 
     def _work(self, event: events.Event) -> None:
         self.timeout_watchdog.register_activity()  # type: ignore[no-untyped-call]  # as above
@@ -231,3 +231,11 @@ class Connection(mode_servers.ProxyConnectionHandler):
         for peer in list(self.transports):
             if peer is not self.client:
                 self.close_connection(peer)
+
+
+async def _read_on_after(source: Any, full: list[asyncio.StreamWriter]) -> None:
+    for writer in full:
+        with suppress(OSError):  # it is gone, and its own connection will say so
+            await writer.drain()
+    if not source.is_closing():
+        source.resume_reading()

@@ -24,6 +24,7 @@ from mitmproxy.proxy.layers.http._base import ReceiveHttp
 from mitmproxy.proxy.layers.http._events import (
     RequestEndOfMessage,
     RequestTrailers,
+    ResponseData,
     ResponseEndOfMessage,
     ResponseTrailers,
 )
@@ -82,10 +83,20 @@ def make_pipe(self: Any) -> Iterator[commands.Command]:
 
 
 def _wrap_send(kind: Any, trailers_form: Any, end_form: Any) -> None:
-    """Keep trailers until the end of their message, and write them there; no end for what has no body."""
+    """Keep trailers until the end of their message, and write them there; no end for what has no body.
+
+    A piece of a response goes the short way: mitmproxy would look its framing up in the headers each time.
+    """
     send = kind.send
 
     def send_with_trailers(self: Any, event: Any) -> Iterator[commands.Command]:
+        if type(event) is ResponseData:
+            if self.chunks_of is not self.response:
+                self.chunks_of = self.response
+                self.chunked = "chunked" in self.response.headers.get("transfer-encoding", "").lower()
+            data = event.data
+            yield commands.SendData(self.conn, b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data)
+            return
         if isinstance(event, trailers_form):
             self.trailers_to_send = event.trailers
             return
@@ -102,6 +113,7 @@ def _wrap_send(kind: Any, trailers_form: Any, end_form: Any) -> None:
                 yield commands.SendData(command.connection, b"0\r\n" + lines + b"\r\n")
 
     kind.send = send_with_trailers
+    kind.chunks_of, kind.chunked = None, False
 
 
 def _wrap_client_headers(kind: Any) -> None:

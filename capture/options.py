@@ -1,7 +1,9 @@
 """What a recorder asks of mitmproxy: options, for the lean master and for a stock mitmdump alike, and fewer checks."""
 
+from types import SimpleNamespace
 from typing import Any, Final
 
+from mitmproxy import http
 from mitmproxy.options import Options
 from mitmproxy.proxy import utils
 
@@ -23,10 +25,18 @@ def set_options(options: Options, values: dict[str, Any], *, keep_changed: bool 
             options.update(**{name: value})  # type: ignore[no-untyped-call]  # as above
 
 
+def freeze(options: Options) -> SimpleNamespace:
+    """The same options to look up only. mitmproxy copies each value twice whenever one is asked for, some per chunk."""
+    # No mapping, and mitmproxy leaves it unannotated.
+    names = options.keys()  # type: ignore[no-untyped-call]
+    return SimpleNamespace(**{name: getattr(options, name) for name in names})
+
+
 def drop_type_checks() -> None:
-    """Leave out the checks of event types that mitmproxy wraps around each of its state functions for its developers.
+    """Leave out the checks of types that mitmproxy makes for its developers: of each event, of each message's fields.
 
     Python's -O would do the same, but it needs a second start of the process. Works only before mitmproxy's layers are
     imported.
     """
     utils.expect = lambda *types: lambda function: function
+    setattr(http.MessageData, "__post_init__", lambda self: None)  # noqa: B010  # as an assignment mypy refuses it

@@ -16,9 +16,6 @@ LIMIT_BYTES = 64 * 1024 * 1024
 # hold up the event loop while it is copied.
 FLUSH_BYTES = 128 * 1024
 
-# START and ASKED: after the request was forwarded, before anybody could miss it in a killed recorder's journal.
-SOON_S = 0.005
-
 BEHIND = "scribe behind"
 GONE = "scribe gone"
 
@@ -26,7 +23,6 @@ GONE = "scribe gone"
 class Loop(Protocol):
     """What is needed of the event loop."""
 
-    def call_later(self, delay: float, callback: Callable[[], object], /) -> object: ...
     def add_writer(self, fd: int, callback: Callable[[], object], /) -> object: ...
     def remove_writer(self, fd: int, /) -> object: ...
 
@@ -49,7 +45,6 @@ class Outbox:
         self._write = write
         self._limit_bytes = limit_bytes
         self._parts: deque[bytes | memoryview] = deque()
-        self._soon = False
         self._watching = False
         os.set_blocking(descriptor, False)
 
@@ -69,12 +64,6 @@ class Outbox:
         if self.waiting_bytes >= FLUSH_BYTES and not self._watching:
             self._watch(True)
         return None
-
-    def flush_soon(self) -> None:
-        """Hand over within a few milliseconds, and not before what is being done now is done."""
-        if not self._soon:
-            self._soon = True
-            self._loop.call_later(SOON_S, self._flush_soon)
 
     def flush(self) -> None:
         """Hand to the kernel all that fits, now."""
@@ -129,7 +118,3 @@ class Outbox:
                 self._loop.add_writer(self._descriptor, self._on_writable)
             else:
                 self._loop.remove_writer(self._descriptor)
-
-    def _flush_soon(self) -> None:
-        self._soon = False
-        self.flush()

@@ -31,7 +31,7 @@ from mitmproxy.proxy.tunnel import LayerStack
 
 from capture import http1
 from capture.connection import Connection
-from capture.options import PROXY_OPTIONS, set_options
+from capture.options import PROXY_OPTIONS, freeze, set_options
 from capture.session import Session
 from profiles.errors import FirsttokenError
 
@@ -189,6 +189,7 @@ async def run_proxy(
                 set_options(options, {"ssl_verify_upstream_trusted_ca": str(tls.ca)})
         if tls.certs is not None:
             set_options(options, {"certs": [f"*={tls.certs}"]})
+        Connection.frozen = freeze(options)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, proxy.shutdown)

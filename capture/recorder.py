@@ -18,20 +18,21 @@ What must hold whatever happens here:
 * Each request gets exactly one END: `_finish` takes it out of `_open`, and only what is in `_open` can finish.
 """
 
+import gc
 from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Protocol
 
+import msgspec
 from mitmproxy import connection, http
 from mitmproxy.tcp import TCPFlow
 from mitmproxy.tls import TlsData
 
-from capture.frames import END as END_FRAME
-from capture.frames import HEADERS, START, Answer, Arrival, Ending, asked, pieces, tell
+from capture.frames import LARGEST_BODY_BYTES, STORY, Answer, Arrival, Asked, Ending, Story, asked, tell
 from capture.headers import HEADERS_READ
-from capture.outbox import Loop, Outbox
+from capture.outbox import Outbox
 from capture.terminal import TerminalWatch
 from profiles.dialects import OTHER, canonical_path, endpoint_of
 from profiles.records import CANCELLED, CANCELLED_BY_CLIENT, CLIENT, ENGINE, ERROR, PROXY
@@ -39,10 +40,16 @@ from profiles.units import MILLISECOND_NS
 
 RECORDER_FAULT = "recorder fault"
 
-# A piece of this size is told at once, so that whole answers of many megabytes do not pile up here.
+# A body or a piece of this size is told at once, so that whole answers of many megabytes do not pile up here.
 LARGE_BYTES = 16 * 1024
-# Pieces wait this long to be told to the scribe: nobody waits for them, and the end of their request takes them along.
+# An arrival is told after the request was forwarded, before anybody could miss it in a killed recorder's journal.
+SOON_S = 0.02
+# Pieces wait longer: nobody waits for them, and the end of their request takes them along.
 LATER_S = 0.1
+
+# mitmproxy's layers hold copies of a body in cycles, which only a collection frees; the collector counts objects, not
+# bytes. After so many bytes it is called.
+COLLECT_BYTES = 8 * 1024 * 1024
 
 # Reasons of an error that carries no answer of the engine.
 UNREACHABLE = "engine unreachable"
@@ -69,6 +76,12 @@ class Counts:
     errors: Counter[str] = field(default_factory=Counter)  # by place and type; a message could quote a prompt
 
 
+class Loop(Protocol):
+    """What is needed of the event loop."""
+
+    def call_later(self, delay: float, callback: Callable[[], object], /) -> object: ...
+
+
 class ReadClock(Protocol):
     """Knows the instant at which the bytes that are being worked on were read."""
 
@@ -91,23 +104,23 @@ class _Now:
 
 @dataclass(slots=True, eq=False)
 class _Stay:
-    """A request between its arrival and its end."""
+    """A request between its arrival and its end, with what the scribe has not been told of it yet."""
 
     flow: http.HTTPFlow
     number: int
-    endpoint: str
-    path: str
-    arrival_ns: int
-    in_flight: int
+    arrival: Arrival
     late_ns: int
     source: ReadClock  # the connection whose bytes are being worked on
+    untold_arrival: Arrival | None
     dispatch_ns: int | None = None
+    asked: Asked | None = None
     answered: bool = False  # response headers are in
-    terminal: TerminalWatch | None = None
-    expected_bytes: int | None = None
-    times_ns: list[int] = field(default_factory=list)  # of the pieces that the scribe has not been told of
+    answer: Answer | None = None
+    times_ns: list[int] = field(default_factory=list)  # of the pieces
     pieces: list[bytes] = field(default_factory=list)
+    waiting: bool = False  # to be told
     missing: str | None = None  # why the scribe lacks a part of it
+    unknown: bool = False  # the scribe does not even know of its arrival
     ended: bool = False
 
 
@@ -135,8 +148,9 @@ class Recorder:
         self._release_content = release_content
         self._open: dict[str, _Stay] = {}  # by flow id, in order of arrival
         self._untrusted: set[str] = set()  # clients whose engine showed a certificate that was not accepted
-        self._noted: list[_Stay] = []  # with pieces that the scribe has not been told of
-        self._telling = False  # a timer runs
+        self._waiting: list[_Stay] = []
+        self._soon = self._later = False  # timers that run
+        self._body_bytes = 0  # of requests since garbage was collected
         self._lag_ns = 0
         self._stopped = False
 
@@ -155,14 +169,15 @@ class Recorder:
     def announce_again(self, missing: str) -> None:
         """A new scribe: tell it who is in flight. What the one before knew of them is lost."""
         for stay in self._open.values():
-            stay.missing = missing
-            self._start(stay, again=True)
+            stay.missing, stay.unknown = missing, False
+            stay.untold_arrival = msgspec.structs.replace(stay.arrival, again=True)
+            self._tell(stay)
 
     def stop(self) -> None:
         """Finalise what is in flight. mitmproxy may end those flows without any hook."""
         at_ns = self._clock()
         for stay in list(self._open.values()):
-            self._finish(stay, at_ns, Ending(False, stay.late_ns, outcome=CANCELLED, origin=PROXY))
+            self._finish(stay, Ending(at_ns, False, stay.late_ns, outcome=CANCELLED, origin=PROXY))
         self._stopped = True
 
     def count_fault(self, place: str, problem: Exception) -> None:
@@ -180,29 +195,30 @@ class Recorder:
             return
         self.counts.requests += 1
         source = self.source_of(flow.client_conn.id)
-        stay = _Stay(
-            flow,
-            self.counts.requests,
-            endpoint,
-            path,
-            source.read_ns,
-            len(self._open),
-            self._lag_ns,
-            source,
-        )
+        arrival = Arrival(source.read_ns, path, endpoint, len(self._open))
+        stay = _Stay(flow, self.counts.requests, arrival, self._lag_ns, source, arrival)
         self._open[flow.id] = stay
         self.counts.max_in_flight = max(self.counts.max_in_flight, len(self._open))
-        self._start(stay)
-        self.outbox.flush_soon()
+        self._wait(stay, soon=True)
 
     def request(self, flow: http.HTTPFlow) -> None:
         stay = self._open.get(flow.id)
         if stay is None:
             return
-        stay.dispatch_ns = stay.source.read_ns
+        stay.dispatch_ns = at_ns = stay.source.read_ns
+        body = flow.request.data.content or b""
+        size = len(body)
         headers = [field for field in flow.request.data.headers.fields if field[0].lower() in self._headers_read]
-        self._put(stay, *asked(stay.number, stay.dispatch_ns, headers, flow.request.raw_content or b""))
-        self.outbox.flush_soon()
+        if size < LARGE_BYTES:
+            stay.asked = Asked(at_ns, headers, size, body)
+        else:
+            self._body_bytes += size
+            if size > LARGEST_BODY_BYTES:
+                stay.asked = Asked(at_ns, headers, size, None)
+            else:
+                self._tell(stay)
+                self._put(stay, *asked(stay.number, Asked(at_ns, headers, size, None), body))
+        self._wait(stay, soon=True)
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         response = flow.response
@@ -223,24 +239,24 @@ class Recorder:
         # One pass over the bytes: looking each header up by name costs more than all else here.
         told = {name.lower(): value for name, value in response.data.headers.fields}
         content_type, encoding, streamed = _kind_of(told.get(b"content-type", b""), told.get(b"content-encoding", b""))
-        if streamed:
-            stay.terminal = TerminalWatch()
+        expected = -1
         length = told.get(b"content-length", b"")
         if length.isdigit() and b"transfer-encoding" not in told:
-            stay.expected_bytes = int(length)
-        self._put(stay, tell(HEADERS, stay.number, at_ns, Answer(status, content_type, encoding)))
-        response.stream = self._relay(stay)
+            expected = int(length)
+        stay.answer = Answer(at_ns, status, content_type, encoding)
+        self._wait(stay)
+        response.stream = self._relay(stay, TerminalWatch() if streamed else None, expected)
 
     def response(self, flow: http.HTTPFlow) -> None:
         stay = self._open.get(flow.id)
         if stay is not None:
-            self._finish(stay, stay.source.read_ns, Ending(True, stay.late_ns, missing=stay.missing))
+            self._finish(stay, Ending(stay.source.read_ns, True, stay.late_ns))
 
     def error(self, flow: http.HTTPFlow) -> None:
         stay = self._open.get(flow.id)
         if stay is not None:
-            at_ns = self._clock()  # nothing need have been read: a connection may have failed
-            self._finish(stay, at_ns, _ending_of(stay, at_ns, flow.client_conn.id in self._untrusted))
+            # Nothing need have been read: a connection may have failed.
+            self._finish(stay, _ending_of(stay, self._clock(), flow.client_conn.id in self._untrusted))
 
     def tls_failed_server(self, data: TlsData) -> None:
         """The engine's certificate was not accepted. The flow that waits for it is told of no connection at all."""
@@ -251,8 +267,8 @@ class Recorder:
         self._untrusted.discard(client.id)
         for stay in list(self._open.values()):
             if stay.flow.client_conn.id == client.id:
-                cut = Ending(False, stay.late_ns, outcome=CANCELLED_BY_CLIENT, origin=CLIENT, missing=stay.missing)
-                self._finish(stay, self._clock(), cut)
+                at_ns = self._clock()
+                self._finish(stay, Ending(at_ns, False, stay.late_ns, outcome=CANCELLED_BY_CLIENT, origin=CLIENT))
 
     def tcp_message(self, flow: TCPFlow) -> None:
         """An upgraded connection passes as bytes. mitmproxy would keep them all."""
@@ -260,13 +276,12 @@ class Recorder:
 
     # The way of a response.
 
-    def _relay(self, stay: _Stay) -> Callable[[bytes], bytes]:
+    def _relay(self, stay: _Stay, watch: TerminalWatch | None, expected: int) -> Callable[[bytes], bytes]:
         """What mitmproxy calls with each piece before it writes it to the client, and writes what it gets back.
 
         It runs for every token, so all it needs is at hand: a look-up less is a percent of what a piece costs.
         """
-        source, times_ns, noted, watch = stay.source, stay.times_ns, stay.pieces, stay.terminal
-        expected = stay.expected_bytes
+        source, times_ns, noted = stay.source, stay.times_ns, stay.pieces
         seen = 0
 
         def relay(data: bytes) -> bytes:
@@ -274,89 +289,105 @@ class Recorder:
             if stay.ended or not data:
                 return data
             try:
-                if not times_ns:
-                    self._note_first(stay)
+                if not stay.waiting:
+                    self._wait(stay)
                 times_ns.append(source.read_ns)
                 noted.append(data)
                 if watch is not None:
                     if not watch.passes(data) and watch.ends_with(data):
-                        self._finish(stay, source.read_ns, Ending(True, stay.late_ns))
+                        self._finish(stay, Ending(source.read_ns, True, stay.late_ns))
                     return data
                 seen += len(data)
                 if seen == expected:
-                    self._finish(stay, source.read_ns, Ending(True, stay.late_ns))
+                    self._finish(stay, Ending(source.read_ns, True, stay.late_ns))
                 elif len(data) >= LARGE_BYTES:
-                    self._tell_pieces(stay)
+                    self._tell(stay)
             except Exception as problem:
                 self._lose_sight(stay, problem)
             return data
 
         return relay
 
-    def _note_first(self, stay: _Stay) -> None:
-        self._noted.append(stay)
-        if not self._telling:
-            self._telling = True
-            self._loop.call_later(LATER_S, self._tell_in_time)
-
     def _lose_sight(self, stay: _Stay, problem: Exception) -> None:
         """A fault of ours costs this response its facts. Its bytes pass on, its end is still recorded."""
         self.count_fault("response", problem)
         stay.missing = stay.missing or f"{RECORDER_FAULT}: {type(problem).__name__}"
-        stay.terminal = None
 
-    # The way to the scribe.
+    # The way to the scribe. Stories wait for each other, because a frame and a write cost more than a piece.
 
-    def _tell_in_time(self) -> None:
-        self._telling = False
-        self._tell_noted()
+    def _wait(self, stay: _Stay, *, soon: bool = False) -> None:
+        if not stay.waiting:
+            stay.waiting = True
+            self._waiting.append(stay)
+        if soon and not self._soon:
+            self._soon = True
+            self._loop.call_later(SOON_S, self._tell_soon)
+        elif not (soon or self._soon or self._later):
+            self._later = True
+            self._loop.call_later(LATER_S, self._tell_later)
+
+    def _tell_soon(self) -> None:
+        self._soon = False
+        self._tell_waiting()
+
+    def _tell_later(self) -> None:
+        self._later = False
+        self._tell_waiting()
+
+    def _tell_waiting(self) -> None:
+        waiting, self._waiting = self._waiting, []
+        for stay in waiting:
+            if stay.untold_arrival or stay.asked or stay.answer or stay.times_ns:
+                self._tell(stay)
+            stay.waiting = False
         self.outbox.flush()
 
-    def _tell_noted(self) -> None:
-        """Pieces of all responses to frames. They wait together because a frame and a write cost more than a piece."""
-        noted, self._noted = self._noted, []
-        for stay in noted:
-            self._tell_pieces(stay)
-
-    def _tell_pieces(self, stay: _Stay) -> None:
-        if not stay.times_ns:
-            return
+    def _tell(self, stay: _Stay, ending: Ending | None = None) -> str | None:
+        """Tell what has not been told yet. Returns why that could not be done."""
+        arrival, stay.untold_arrival = stay.untold_arrival, None
+        refused: str | None
         try:
-            self._put(stay, pieces(stay.number, stay.times_ns, stay.pieces))
+            if stay.missing is None:
+                told = Story(arrival, stay.asked, stay.answer, stay.times_ns, stay.pieces, ending)
+            else:
+                told = Story(arrival, None, stay.answer, [], [], ending)
+            at_ns = stay.arrival.at_ns if ending is None else ending.at_ns
+            refused = self.outbox.put(tell(STORY, stay.number, at_ns, told))
         except Exception as problem:
             self._lose_sight(stay, problem)
+            stay.untold_arrival, arrival = arrival, None
+            refused = RECORDER_FAULT
+        stay.waiting, stay.asked, stay.answer = False, None, None
         stay.times_ns.clear()
         stay.pieces.clear()
-
-    def _start(self, stay: _Stay, *, again: bool = False) -> None:
-        told = Arrival("POST", stay.path, stay.endpoint, stay.in_flight, again)
-        self._put(stay, tell(START, stay.number, stay.arrival_ns, told))
+        if refused is not None:
+            stay.missing = stay.missing or refused
+            stay.unknown = stay.unknown or arrival is not None
+        return refused
 
     def _put(self, stay: _Stay, *parts: bytes) -> None:
         if stay.missing is None:
             stay.missing = self.outbox.put(*parts)
-        elif parts[0][4] == START:
-            self.outbox.put(*parts)
 
-    def _finish(self, stay: _Stay, at_ns: int, ending: Ending) -> None:
+    def _finish(self, stay: _Stay, ending: Ending) -> None:
         if self._open.pop(stay.flow.id, None) is None:
             return
         stay.ended = True
-        try:
-            self._tell_pieces(stay)
-            if stay.missing != ending.missing:
-                ending = _with_missing(ending, stay.missing)
-            refused = self.outbox.put(tell(END_FRAME, stay.number, at_ns, ending))
-            if refused is None:
-                self.counts.ended += 1
-                self.outbox.flush()
-            else:
-                self.counts.dropped[refused] += 1
-        except Exception as problem:
-            self.count_fault("end", problem)
-            self.counts.dropped[RECORDER_FAULT] += 1
+        if stay.missing is not None:
+            ending = msgspec.structs.replace(ending, missing=stay.missing)
+        refused = stay.missing if stay.unknown else self._tell(stay, ending)
+        if refused == RECORDER_FAULT:  # a part of it cannot be told; its end alone may be
+            refused = self._tell(stay, msgspec.structs.replace(ending, missing=stay.missing))
+        if refused is None:
+            self.counts.ended += 1
+            self.outbox.flush()
+        else:
+            self.counts.dropped[refused] += 1
         if self._release_content:
             stay.flow.request.data.content = None
+        if self._body_bytes >= COLLECT_BYTES:
+            self._body_bytes = 0
+            gc.collect(1)
 
 
 @lru_cache(maxsize=256)
@@ -373,12 +404,6 @@ def _endpoint_at(path: bytes) -> tuple[str, str]:
     return endpoint_of(text), canonical_path(text)
 
 
-def _with_missing(ending: Ending, missing: str | None) -> Ending:
-    return Ending(
-        ending.body_complete, ending.late_ns, ending.status, ending.outcome, ending.origin, ending.reason, missing
-    )
-
-
 def _ending_of(stay: _Stay, at_ns: int, untrusted: bool) -> Ending:
     """Who broke a request off, by the state of its connections.
 
@@ -387,19 +412,19 @@ def _ending_of(stay: _Stay, at_ns: int, untrusted: bool) -> Ending:
     """
     late_ns, flow = stay.late_ns, stay.flow
     if flow.client_conn.state is not connection.ConnectionState.OPEN:
-        return Ending(False, late_ns, outcome=CANCELLED_BY_CLIENT, origin=CLIENT)
+        return Ending(at_ns, False, late_ns, outcome=CANCELLED_BY_CLIENT, origin=CLIENT)
     if stay.dispatch_ns is None:  # its client waits, and it was never sent on
-        return Ending(False, late_ns, status=400, outcome=ERROR, origin=CLIENT, reason=MALFORMED)
+        return Ending(at_ns, False, late_ns, status=400, outcome=ERROR, origin=CLIENT, reason=MALFORMED)
     if stay.answered:
-        return Ending(False, late_ns)
+        return Ending(at_ns, False, late_ns)
     server = flow.server_conn
     if untrusted:
-        return Ending(False, late_ns, status=502, outcome=ERROR, origin=ENGINE, reason=UNTRUSTED)
+        return Ending(at_ns, False, late_ns, status=502, outcome=ERROR, origin=ENGINE, reason=UNTRUSTED)
     if server.timestamp_tcp_setup is None:
-        return Ending(False, late_ns, status=502, outcome=ERROR, origin=ENGINE, reason=UNREACHABLE)
+        return Ending(at_ns, False, late_ns, status=502, outcome=ERROR, origin=ENGINE, reason=UNREACHABLE)
     # The connection served a request before this one, and closed as soon as it was used again: without us the client
     # would have had a connection of its own.
     kept = server.timestamp_tcp_setup < flow.request.timestamp_start
     if kept and at_ns - stay.dispatch_ns < RACE_NS:
-        return Ending(False, late_ns, status=502, outcome=ERROR, origin=PROXY, reason=RACE)
-    return Ending(False, late_ns, status=502, outcome=ERROR, origin=ENGINE, reason=NO_ANSWER)
+        return Ending(at_ns, False, late_ns, status=502, outcome=ERROR, origin=PROXY, reason=RACE)
+    return Ending(at_ns, False, late_ns, status=502, outcome=ERROR, origin=ENGINE, reason=NO_ANSWER)

@@ -31,9 +31,6 @@ from capture.headers import (
     media_type_of,
     session_of,
 )
-from capture.headers import (
-    HEADERS_READ as HEADERS_READ,
-)
 from profiles.credentials import TooManyValues, clean_json, without_tokens
 from profiles.prompts import ENCODINGS, Prompt, Reading, constraint_of, prompt_of, read_body
 from profiles.records import KeyedFacts, RequestFacts

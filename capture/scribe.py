@@ -22,7 +22,7 @@ import msgspec
 
 from capture import frames
 from capture.block_key import open_key
-from capture.frames import Answer, Arrival, Ending, Frame, FrameReader, Opening, Pulse
+from capture.frames import BOOKED, Answer, Arrival, Ending, Frame, FrameReader, Opening, Pulse, Story
 from capture.live import Live
 from capture.metrics_page import MetricsPage, serve
 from capture.redact import Redactor, needs_key
@@ -37,23 +37,22 @@ from profiles.stream import ResponseReader
 from profiles.units import MILLISECOND_NS, SECOND_NS
 
 RECORDER_FAULT = "recorder fault"
+METHOD = "POST"  # of every request that is recorded
 
 READ_BYTES = 1024 * 1024
-PAUSE_NS = 5 * MILLISECOND_NS
+PAUSE_NS = 20 * MILLISECOND_NS
 # Traffic comes first where cores are few.
-NICE = 5
+NICE = 10
 
 
 class _Stay:
     """A request between its arrival and its end."""
 
-    __slots__ = ("answer", "arrival", "arrival_ns", "dispatch_ns", "fault", "headers_ns", "reader")
+    __slots__ = ("answer", "arrival", "dispatch_ns", "fault", "reader")
 
-    def __init__(self, arrival: Arrival, arrival_ns: int) -> None:
+    def __init__(self, arrival: Arrival) -> None:
         self.arrival = arrival
-        self.arrival_ns = arrival_ns
         self.dispatch_ns: int | None = None
-        self.headers_ns: int | None = None
         self.answer: Answer | None = None
         self.reader: ResponseReader | None = None
         self.fault: str | None = None
@@ -75,11 +74,8 @@ class Scribe:
         self._dropped_told: Counter[str] = Counter()
         self._takes: dict[int, Callable[[Frame], None]] = {
             frames.OPEN: self._open,
-            frames.START: self._start,
-            frames.ASKED: self._ask,
-            frames.HEADERS: self._answer,
-            frames.PIECES: self._pieces,
-            frames.END: self._end,
+            frames.STORY: self._hear,
+            frames.ASKED: self._ask_large,
             frames.BEAT: self._beat,
             frames.CLOSE: self._close,
         }
@@ -89,12 +85,35 @@ class Scribe:
         try:
             self._takes[frame.kind](frame)
         except Exception as problem:
-            self._window.errors[f"scribe: {type(problem).__name__}"] += 1
-            fault = f"{RECORDER_FAULT}: {type(problem).__name__}"
-            if frame.kind == frames.END:
-                self._window.drop(RECORDER_FAULT)
-            elif (stay := self._stays.get(frame.number)) is not None and frame.kind == frames.PIECES:
-                stay.reader, stay.fault = None, fault
+            self._fault_of(problem)
+
+    def _hear(self, frame: Frame) -> None:
+        """A story, part by part: a fault over one part costs that part."""
+        story = _told(frame, Story)
+        number = frame.number
+        if story.arrival is not None:
+            self._start(number, story.arrival)
+        stay = self._stays.get(number)
+        if stay is not None:
+            try:
+                if story.asked is not None:
+                    self._ask(number, stay, story.asked)
+                if story.answer is not None:
+                    stay.answer = answer = story.answer
+                    stay.reader = ResponseReader(answer.content_type, answer.content_encoding)
+                if stay.reader is not None:
+                    for at_ns, data in zip(story.times_ns, story.pieces, strict=True):
+                        stay.reader.feed(data, at_ns)
+            except Exception as problem:
+                stay.fault = self._fault_of(problem)
+                stay.reader = None
+        if story.ending is not None:
+            self._end(number, stay, story.ending)
+
+    def _fault_of(self, problem: Exception) -> str:
+        """Count a fault of ours. Its type is all that is told: its message could quote what passed."""
+        self._window.errors[f"scribe: {type(problem).__name__}"] += 1
+        return f"{RECORDER_FAULT}: {type(problem).__name__}"
 
     def _open(self, frame: Frame) -> None:
         self._window.opened(frame.at_ns, _told(frame, Opening).reason)
@@ -117,7 +136,7 @@ class Scribe:
     def _forget_lost(self, at_ns: int) -> None:
         """Nobody is in flight, so whoever is still known here has lost its END on the way."""
         for stay in self._stays.values():
-            self.live.left(stay.arrival_ns, stay.dispatch_ns, at_ns)
+            self.live.left(stay.arrival.at_ns, stay.dispatch_ns, at_ns)
         self._stays.clear()
 
     def _close(self, frame: Frame) -> None:
@@ -125,52 +144,52 @@ class Scribe:
         self.live.window(frame.at_ns, "close")
         self.clean = True
 
-    def _answer(self, frame: Frame) -> None:
-        stay, answer = self._stays[frame.number], _told(frame, Answer)
-        stay.headers_ns, stay.answer = frame.at_ns, answer
-        stay.reader = ResponseReader(answer.content_type, answer.content_encoding)
-
-    def _pieces(self, frame: Frame) -> None:
-        stay = self._stays[frame.number]
-        if stay.reader is not None:
-            for at_ns, data in frames.read_pieces(frame.payload):
-                stay.reader.feed(data, at_ns)
-
     def _id(self, number: int) -> str:
         return f"{self._prefix}-{number}"
 
-    def _start(self, frame: Frame) -> None:
-        arrival = _told(frame, Arrival)
-        self._stays[frame.number] = _Stay(arrival, frame.at_ns)
+    def _start(self, number: int, arrival: Arrival) -> None:
+        self._stays[number] = _Stay(arrival)
         line = StartLine(
-            id=self._id(frame.number),
-            at_ns=frame.at_ns,
-            method=arrival.method,
+            id=self._id(number),
+            at_ns=arrival.at_ns,
             path=arrival.path,
             in_flight=arrival.in_flight,
         )
         self._window.append(msgspec.json.encode(line))
-        self.live.arrived(frame.at_ns)
+        self.live.arrived(arrival.at_ns)
 
-    def _ask(self, frame: Frame) -> None:
-        self._stays[frame.number].dispatch_ns = frame.at_ns
-        self.live.dispatched(frame.at_ns)
-        headers, size, body = frames.read_asked(frame.payload)
-        asked = self._redactor.read(body, headers, why_none="too large to be read")
-        facts = msgspec.structs.replace(asked.facts, body_bytes=size)
-        self._window.append(request_line(self._id(frame.number), frame.at_ns, facts, asked.body))
+    def _ask_large(self, frame: Frame) -> None:
+        stay = self._stays.get(frame.number)
+        if stay is not None:
+            self._ask(frame.number, stay, frames.read_asked(frame.payload))
 
-    def _end(self, frame: Frame) -> None:
+    def _ask(self, number: int, stay: _Stay, told: frames.Asked) -> None:
+        stay.dispatch_ns = told.at_ns
+        self.live.dispatched(told.at_ns)
+        asked = self._redactor.read(told.body, told.headers, why_none="too large to be read")
+        facts = asked.facts
+        if facts.body_bytes != told.body_bytes:
+            facts = msgspec.structs.replace(facts, body_bytes=told.body_bytes)
+        self._window.append(request_line(self._id(number), told.at_ns, facts, asked.body))
+
+    def _end(self, number: int, stay: _Stay | None, ending: Ending) -> None:
         self.ended += 1
-        stay = self._stays.pop(frame.number, None)
-        if stay is None:  # its START never came through
+        self._stays.pop(number, None)
+        if stay is None:  # its arrival never came through
             self._window.drop("start missing")
             return
-        exchange = self._exchange(stay, frame.number, frame.at_ns, _told(frame, Ending))
+        try:
+            exchange = self._exchange(stay, number, ending)
+            line = end_line(exchange)
+        except Exception as problem:
+            self._fault_of(problem)
+            self._window.drop(RECORDER_FAULT)
+            self.live.left(stay.arrival.at_ns, stay.dispatch_ns, ending.at_ns)
+            return
         self.live.ended(exchange)
-        self._window.end(end_line(exchange))
+        self._window.end(line)
 
-    def _exchange(self, stay: _Stay, number: int, end_ns: int, ending: Ending) -> Exchange:
+    def _exchange(self, stay: _Stay, number: int, ending: Ending) -> Exchange:
         facts = ResponseFacts(unread=ending.missing or stay.fault)
         if stay.reader is not None:
             facts = stay.reader.finish()
@@ -185,12 +204,12 @@ class Scribe:
         return Exchange(
             id=self._id(number),
             endpoint=stay.arrival.endpoint,
-            method=stay.arrival.method,
+            method=METHOD,
             path=stay.arrival.path,
-            arrival_ns=stay.arrival_ns,
+            arrival_ns=stay.arrival.at_ns,
             dispatch_ns=stay.dispatch_ns,
-            headers_ns=stay.headers_ns,
-            end_ns=end_ns,
+            headers_ns=None if stay.answer is None else stay.answer.at_ns,
+            end_ns=ending.at_ns,
             status=status,
             outcome=outcome,
             origin=origin,
@@ -213,6 +232,7 @@ def main(arguments: list[str]) -> int:
         signal.signal(number, signal.SIG_IGN)
     with suppress(OSError):
         os.nice(NICE)
+        os.sched_setscheduler(0, os.SCHED_BATCH, os.sched_param(0))  # it waits for its turn when it wakes up
     pipe, memory = int(arguments[0]), int(arguments[1])
     shared = mmap.mmap(memory, mmap.PAGESIZE) if memory >= 0 else None
     settings = msgspec.json.decode(sys.stdin.buffer.read(), type=Settings)
@@ -233,8 +253,8 @@ def main(arguments: list[str]) -> int:
         for frame in reader.feed(data):
             scribe.take(frame)
         if shared is not None:
-            shared[:8] = scribe.ended.to_bytes(8, "little")
-        # Woken for every frame of a busy proxy, a process would mostly wake up.
+            BOOKED.pack_into(shared, 0, scribe.ended, window.written - settings.written)
+        # Woken for every frame of a busy proxy, both would mostly be busy with waking up.
         if woke_ns - read_at_ns < 2 * PAUSE_NS:
             time.sleep(PAUSE_NS / SECOND_NS)
         read_at_ns = woke_ns

@@ -10,7 +10,6 @@ import fcntl
 import mmap
 import os
 import select
-import struct
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from pathlib import Path
 import msgspec
 import orjson
 
-from capture.frames import BEAT, CLOSE, OPEN, Opening, Pulse, tell
+from capture.frames import BEAT, BOOKED, CLOSE, OPEN, Opening, Pulse, tell
 from capture.headers import headers_read
 from capture.outbox import GONE, Outbox
 from capture.recorder import Recorder
@@ -37,8 +36,6 @@ LAG_EVERY_NS = 50 * MILLISECOND_NS
 PIPE_BYTES = 1024 * 1024
 # At the end the scribe may still have to write down what waits, on a slow disk.
 DRAIN_S = 30.0
-
-TAKEN = struct.Struct("<q")  # in the shared memory: END frames that the scribe has taken from the pipe and booked
 
 _ROOT = Path(__file__).resolve().parent.parent
 
@@ -71,9 +68,10 @@ class Scribe:
             self.process.stdin.close()
 
     @property
-    def taken(self) -> int:
-        """How many ends it has booked."""
-        return int(TAKEN.unpack_from(self._shared)[0])
+    def booked(self) -> tuple[int, int]:
+        """How many ends it has taken, and how many of them it has written."""
+        taken, written = BOOKED.unpack_from(self._shared)
+        return int(taken), int(written)
 
     def wait_ready(self) -> None:
         """Wait until it can write. Raises what it could not do, as UsageError or FirsttokenError."""
@@ -128,6 +126,7 @@ class Session:
         )
         self.addons = [self.recorder]
         self._ended_before = 0  # ends handed to scribes before this one
+        self._taken_before = self._written_before = 0  # and what they booked
         self._started = False
         self._pulse: asyncio.Task[None] | None = None
         self._worst_lag_ns = 0  # since the last beat
@@ -192,13 +191,18 @@ class Session:
     def _replace(self) -> None:
         """The scribe died. Count what it took with it, start another, tell it who is in flight."""
         recorder = self.recorder
-        lost = recorder.counts.ended - self._ended_before - self._scribe.taken
+        taken, written = self._scribe.booked
+        lost = recorder.counts.ended - self._ended_before - taken
         if lost > 0:
             recorder.counts.dropped[GONE] += lost
         self._ended_before = recorder.counts.ended
+        self._taken_before += taken
+        self._written_before += written
         self._scribe.process.poll()
         self._scribe.close()
-        self._scribe = self._start_scribe(msgspec.structs.replace(self.settings, again=True))
+        self._scribe = self._start_scribe(
+            msgspec.structs.replace(self.settings, again=True, taken=self._taken_before, written=self._written_before)
+        )
         recorder.outbox = Outbox(self._scribe.descriptor, self._loop)
         self._say(tell(OPEN, 0, self._clock(), Opening(f"resumed after {GONE}")))
         recorder.announce_again(GONE)

@@ -31,3 +31,5 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
     quiet: bool = False
     metrics_listen: str | None = None  # host:port
     again: bool = False  # the scribe before died: this one goes on even where it cannot write yet
+    taken: int = 0  # ends that the scribes before this one have taken,
+    written: int = 0  # and written

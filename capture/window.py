@@ -14,6 +14,7 @@ import msgspec
 
 from capture.frames import Pulse
 from capture.journal import Journal
+from capture.outbox import GONE
 from capture.settings import FULL, HASHED, NONE, Settings
 from capture.shelf import Shelf
 from profiles.captures import FORMAT, MANIFEST, VERSION, BeatLine, SegmentLine, WindowLine
@@ -85,6 +86,11 @@ class Window:
                 raise
             self.journal.broken = "cannot open"
         self._read_before()
+        self.written = self._settings.written
+        # The manifest is up to ten seconds old: of what the scribe before dropped since, the reasons are lost.
+        unsaid = self._settings.taken - self._settings.written - self.dropped.total()
+        if unsaid > 0:
+            self.dropped[GONE] += unsaid
         self.shelf.start(self.journal.number)
         self._save_manifest()
 
@@ -96,7 +102,6 @@ class Window:
         recorder = found.get("recorder", {})
         if recorder.get("prefix") == self._settings.prefix:  # ours: the scribe before this one wrote it
             self._before = recorder["before"]
-            self.written = recorder["written"]
             self.dropped.update(recorder["dropped"])
         else:
             self._before = {key: found[key] for key in (*_SUMS, *_BY_REASON, *_OTHERS) if key in found}
@@ -192,7 +197,6 @@ class Window:
             "recorder": {
                 "prefix": self._settings.prefix,
                 "before": before,
-                "written": self.written,
                 "dropped": dict(self.dropped),
             },
         }

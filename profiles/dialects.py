@@ -11,6 +11,7 @@ name or the arguments of a tool call. A role, an empty string, a usage object an
 It carries *content* when a person would see text of it: reasoning and tool calls are tokens but not content.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -22,6 +23,9 @@ RESPONSES: Final = "responses"
 MESSAGES: Final = "messages"
 EMBEDDINGS: Final = "embeddings"
 OTHER: Final = "other"
+
+# snake_case, or a class of an error. A key or a name of a person has digits, capitals or a mark somewhere.
+_PLAIN_WORD = re.compile(r"[a-z]{2,20}(?:_[a-z]{1,20}){0,5}|(?:[A-Z][a-z]{1,20}){1,4}(?:Error|Exception)|[A-Z]{3,5}")
 
 _PATHS = {
     "/chat/completions": CHAT,
@@ -134,8 +138,19 @@ def error_kind(error: Any) -> str:
         for key in ("type", "code", "status"):
             value = error.get(key)
             if value not in (None, ""):
-                return str(value)[:80]
+                return plain_word(value, "error")
     return "error"
+
+
+def plain_word(value: Any, other: str) -> str:
+    """A reason or a kind as engines name them, in words or as a number; `other` for whatever else stands there.
+
+    These are the only texts of an answer that are kept, and an engine may put anything there, what it was asked
+    included.
+    """
+    if isinstance(value, int) and not isinstance(value, bool) and abs(value) < 10_000:
+        return str(value)
+    return value if isinstance(value, str) and _PLAIN_WORD.fullmatch(value) else other
 
 
 def read_usage(usage: Any) -> Usage | None:
@@ -188,7 +203,7 @@ def _read_choices(event: dict[str, Any]) -> Reading:
         tool_text += _read_tool_calls(said)
         content += _text(choice.get("text"))
         if choice.get("finish_reason"):  # some engines send "" in every chunk
-            finish = str(choice["finish_reason"])
+            finish = plain_word(choice["finish_reason"], OTHER)
         ids = choice.get("token_ids")
         if isinstance(ids, list) and ids:
             token_count = (token_count or 0) + len(ids)
@@ -232,7 +247,7 @@ def _read_responses_event(kind: str, event: dict[str, Any]) -> Reading:
         return Reading(usage=usage, finish="stop", done=True)
     if kind == "response.incomplete":
         reason = _mapping(answer.get("incomplete_details")).get("reason") or "length"
-        return Reading(usage=usage, finish=str(reason), done=True)
+        return Reading(usage=usage, finish=plain_word(reason, OTHER), done=True)
     if kind == "response.failed":
         return Reading(usage=usage, error=error_kind(answer.get("error")))
     return NOTHING
@@ -255,7 +270,7 @@ def _read_responses_answer(answer: dict[str, Any]) -> Reading:
         reasoning=reasoning,
         tool_text=tool_text,
         usage=read_usage(answer.get("usage")),
-        finish="stop" if status == "completed" else str(status) if status else None,
+        finish="stop" if status == "completed" else plain_word(status, OTHER) if status else None,
     )
 
 
@@ -279,7 +294,7 @@ def _read_messages_event(kind: str, event: dict[str, Any]) -> Reading:
         return Reading(usage=read_usage(_mapping(event.get("message")).get("usage")))
     if kind == "message_delta":
         reason = _mapping(event.get("delta")).get("stop_reason")
-        return Reading(usage=read_usage(event.get("usage")), finish=str(reason) if reason else None)
+        return Reading(usage=read_usage(event.get("usage")), finish=plain_word(reason, OTHER) if reason else None)
     if kind == "message_stop":
         return DONE
     return NOTHING
@@ -299,5 +314,5 @@ def _read_messages_answer(answer: dict[str, Any]) -> Reading:
         reasoning=reasoning,
         tool_text=tool_text,
         usage=read_usage(answer.get("usage")),
-        finish=str(reason) if reason else None,
+        finish=plain_word(reason, OTHER) if reason else None,
     )

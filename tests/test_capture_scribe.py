@@ -9,7 +9,7 @@ from capture_bench import BODY, DONE, LAST, TOKEN, WALL_NS, Bench, stream_one
 from mitmproxy.test import tflow, tutils
 
 import capture.scribe
-from capture.frames import END, START, Ending, Frame, FrameReader, frame, tell
+from capture.frames import STORY, Ending, Frame, FrameReader, Story, frame, tell
 from profiles.stream import ResponseReader
 
 
@@ -41,10 +41,21 @@ def test_full_bodies_are_kept_byte_for_byte(tmp_path: Path, body: bytes) -> None
 
 
 def test_a_body_that_is_too_large_is_counted_and_not_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("capture.frames.LARGEST_BODY_BYTES", len(BODY) - 1)
+    monkeypatch.setattr("capture.recorder.LARGE_BYTES", 0)
+    monkeypatch.setattr("capture.recorder.LARGEST_BODY_BYTES", len(BODY) - 1)
     stream_one(bench, bench.arrive(100))
     request = bench.only().request
     assert (request.body_bytes, request.unread) == (len(BODY), "too large to be read")
+
+
+@pytest.mark.parametrize("larger", [0, 1])
+def test_a_large_body_is_told_apart(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, larger: int) -> None:
+    monkeypatch.setattr("capture.recorder.LARGE_BYTES", len(BODY) + larger)
+    bench = Bench(tmp_path / "c", bodies="full")
+    stream_one(bench, bench.arrive(100))
+    assert bench.capture().bodies == [BODY]
+    assert bench.only().request.max_tokens == 7
+    assert [line["line"] for line in bench.lines()][2:] == ["start", "request", "end"]
 
 
 def test_a_fault_of_the_reader_costs_facts_and_nothing_else(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -83,7 +94,7 @@ def test_a_fault_over_one_line_does_not_stop_the_next(
 
 
 def test_an_end_without_its_start_is_counted(bench: Bench) -> None:
-    bench.outbox.put(tell(END, 9, 50, Ending(True)))
+    bench.outbox.put(tell(STORY, 9, 50, Story(None, None, None, [], [], Ending(50, True))))
     bench.outbox.flush()
     bench.beat()
     assert bench.capture().exchanges == []
@@ -160,12 +171,19 @@ def test_a_scribe_that_replaces_another_of_the_same_proxy_counts_nothing_twice(t
     first.now_ns = 20_000_000_000
     first.beat()  # with its manifest
     first.window.journal.close()  # as a kill would
-    second = Bench(folder, prefix="a", again=True)
+    second = Bench(folder, prefix="a", again=True, taken=1, written=1)
     second.recorder.counts.requests = 1  # the proxy goes on counting
     stream_one(second, second.arrive(20_000_000_400))
     second.close()
     manifest = second.capture().manifest
     assert (manifest["windows"], manifest["requests"], manifest["written"]) == (1, 2, 2)
+
+
+def test_what_a_dead_scribe_dropped_is_counted_even_where_its_manifest_did_not_say_so(tmp_path: Path) -> None:
+    bench = Bench(tmp_path / "c", prefix="a", again=True, taken=5, written=2)
+    bench.close()
+    manifest = bench.capture().manifest
+    assert (manifest["written"], manifest["dropped"]) == (2, {"scribe gone": 3})
 
 
 def test_a_scribe_that_replaces_another_waits_for_a_disk_that_it_cannot_write(tmp_path: Path) -> None:
@@ -198,9 +216,9 @@ def test_beats_say_how_many_are_in_flight(bench: Bench) -> None:
 
 
 def test_frames_survive_any_cut_and_a_torn_one_is_not_seen() -> None:
-    told = [frame(START, number, number * 7 - 3, bytes(range(number))) for number in range(40)]
+    told = [frame(STORY, number, number * 7 - 3, bytes(range(number))) for number in range(40)]
     whole = b"".join(told)
-    expected = [Frame(START, number, number * 7 - 3, bytes(range(number))) for number in range(40)]
+    expected = [Frame(STORY, number, number * 7 - 3, bytes(range(number))) for number in range(40)]
     for step in (1, 2, 20, 21, 22, 1000):
         reader = FrameReader()
         seen = [each for at in range(0, len(whole), step) for each in reader.feed(whole[at : at + step])]

@@ -16,11 +16,15 @@ DOCUMENTED = re.findall(r"^\$ firsttoken (.+)$", README, re.MULTILINE)
 
 
 def test_the_readme_shows_the_whole_pipeline() -> None:
-    assert [line.split()[0] for line in DOCUMENTED] == ["record", "concurrency", "profile", "replay", "report"]
+    pipeline = ["record", "concurrency", "profile", "replay", "report"]
+    assert [line.split()[0] for line in DOCUMENTED][: len(pipeline)] == pipeline
 
 
 @pytest.mark.parametrize("line", DOCUMENTED)
-def test_a_documented_command_parses(line: str) -> None:
+def test_a_documented_command_parses(line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    for name in ("ca.pem", "our.pem"):  # files that a reader has
+        Path(name).touch()
     command: click.Command | None = cli
     words = shlex.split(line)
     context = click.Context(cli)

@@ -1,13 +1,17 @@
 """What a request asked for, as facts without its text."""
 
+import gzip
 import json
+import zlib
 from typing import Any
 
 import msgspec
 import pytest
+import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import profiles.prompts
 from profiles.records import RequestFacts
 from profiles.requests import code_share, describe, language_of
 
@@ -128,12 +132,48 @@ REQUESTS: list[tuple[str, dict[str, Any], dict[str, Any]]] = [
     ("guided json", {"guided_json": {}}, {"response_format": "guided_json"}),
     ("guided choice", {"guided_choice": ["a", "b"]}, {"response_format": "choice"}),
     ("structured regex", {"structured_outputs": {"regex": "a+"}}, {"response_format": "regex"}),
-    ("effort", {"reasoning_effort": "high"}, {"reasoning": True}),
-    ("no effort", {"reasoning_effort": "none"}, {}),
+    ("effort", {"reasoning_effort": "high"}, {"reasoning": True, "reasoning_effort": "high"}),
+    ("no effort", {"reasoning_effort": "none"}, {"reasoning_effort": "none"}),
+    ("effort of responses", {"reasoning": {"effort": "low"}}, {"reasoning": True, "reasoning_effort": "low"}),
+    ("effort of nobody", {"reasoning_effort": "sécret"}, {"reasoning": True, "reasoning_effort": "other"}),
     ("thinking of a template", {"chat_template_kwargs": {"enable_thinking": True}}, {"reasoning": True}),
     ("thinking of Anthropic", {"thinking": {"type": "enabled", "budget_tokens": 5}}, {"reasoning": True}),
     ("several answers", {"n": 3}, {"n": 3}),
-    ("true is no number", {"max_tokens": True, "n": False}, {}),
+    ("true is no number", {"max_tokens": True, "n": False, "temperature": True}, {}),
+    ("numbers beyond measure", {"max_tokens": 2**60, "temperature": 1e300, "top_k": -(2**40)}, {}),
+    ("sampling", {"top_p": 0.5, "top_k": -1, "logprobs": True}, {"top_p": 0.5, "top_k": -1, "logprobs": True}),
+    ("tool choice", {"tool_choice": "auto"}, {"tool_choice": "auto"}),
+    ("any tool", {"tool_choice": {"type": "any"}}, {"tool_choice": "required"}),
+    ("one tool", {"tool_choice": {"type": "function", "function": {"name": "secret"}}}, {"tool_choice": "named"}),
+    ("unknown tool choice", {"tool_choice": "secret"}, {"tool_choice": "other"}),
+    ("unknown format", {"response_format": {"type": "secret"}}, {"response_format": "other"}),
+    (
+        "unknown role",
+        {"messages": [{"role": "secret", "content": "abc"}]},
+        {"messages": 1, "last_role": "other", "input_chars": 3},
+    ),
+    (
+        "a tool call of responses is the assistant's",
+        {"input": ["a", {"type": "reasoning"}, {"type": "function_call", "name": "f", "arguments": "{}"}]},
+        {"messages": 3, "user_turns": 1, "last_role": "assistant", "input_chars": 1, "code_share": 0.0},
+    ),
+    (
+        "sound and film",
+        {"messages": [user([{"type": "input_audio"}, {"type": "video_url"}, "a"])]},
+        {
+            "messages": 1,
+            "user_turns": 1,
+            "last_role": "user",
+            "input_chars": 1,
+            "audios": 1,
+            "videos": 1,
+            "code_share": 0.0,
+        },
+    ),
+    ("a model by path", {"model": "/models/Qwen3-8B@main"}, {"model": "/models/Qwen3-8B@main"}),
+    ("a sentence for a model", {"model": "my secret words"}, {"model": "(unreadable)"}),
+    ("a key for a model", {"model": "sk-proj-1234567890abcdef"}, {"model": "(unreadable)"}),
+    ("a long name for a model", {"model": "m" * 201}, {"model": "(unreadable)"}),
 ]
 
 
@@ -149,6 +189,57 @@ def test_facts_of_a_request(document: dict[str, Any], expected: dict[str, Any]) 
 def test_a_body_that_cannot_be_read_says_why(body: bytes | None, why: str) -> None:
     assert describe(body).unread == why
     assert describe(body).body_bytes == len(body or b"")
+
+
+def zstd(data: bytes) -> bytes:
+    return zstandard.ZstdCompressor().compress(data)
+
+
+CODED: list[tuple[bytes, str, str | None]] = [
+    (gzip.compress(b'{"prompt":"abc"}'), "gzip", None),
+    (zlib.compress(b'{"prompt":"abc"}'), "deflate", None),
+    (zstd(b'{"prompt":"abc"}'), "zstd", None),
+    (gzip.compress(b'{"prompt":"abc"}')[:-9], "gzip", "broken gzip coding"),
+    (b'{"prompt":"abc"}', "gzip", "broken gzip coding"),
+    (b'{"prompt":"abc"}', "zstd", "broken zstd coding"),
+    (b'{"prompt":"abc"}', "br", "br coding is not read"),
+    (b'{"prompt":"abc"}', "secret", "unknown coding"),
+]
+
+
+@pytest.mark.parametrize(("body", "encoding", "why"), CODED)
+def test_a_compressed_body_is_read_where_we_can(body: bytes, encoding: str, why: str | None) -> None:
+    described = describe(body, encoding)
+    assert (described.unread, described.body_bytes) == (why, len(body))
+    assert described.input_chars == (0 if why else 3)
+
+
+@pytest.mark.parametrize("pack", [gzip.compress, zstd])
+def test_a_small_body_cannot_grow_without_bound(pack: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(profiles.prompts, "LONGEST_READ_BODY_BYTES", 1000)
+    grown = pack(b'{"prompt":"' + b"a" * 100_000 + b'"}')
+    assert len(grown) < 1000
+    assert describe(grown, "gzip" if pack is gzip.compress else "zstd").unread == "body larger than 1000 bytes"
+
+
+@pytest.mark.parametrize(
+    "content",
+    [["a"] * 30_000, [{"type": "text", "text": "a"}] * 30_000, [[{}]] * 30_000],
+    ids=["texts", "parts", "odd"],
+)
+def test_what_is_looked_at_is_limited(content: list[Any]) -> None:
+    for document in ({"messages": [user(content)]}, {"input": content}):
+        described = describe(json.dumps(document).encode())
+        assert described.cut == f"more than {profiles.prompts.MOST_PARTS} messages and parts"
+        assert described.input_chars <= profiles.prompts.MOST_PARTS
+
+
+def test_deep_nesting_is_no_fault() -> None:
+    deep = b'{"tools":' + b"[" * 900 + b"]" * 900 + b',"messages":[{"content":' + b"[" * 900 + b"]" * 900 + b"}]}"
+    described = describe(deep)
+    assert (described.unread, described.cut, described.tools) == (None, "tools nested too deeply", 1)
+    parts = b'[{"type":"tool_result","content":' * 400 + b'"x"' + b"}]" * 400
+    assert describe(b'{"messages":[{"role":"user","content":' + parts + b"}]}").input_chars == 0
 
 
 def test_no_text_survives() -> None:
@@ -206,10 +297,14 @@ def test_the_language_is_that_of_the_last_user_message() -> None:
         ("def f(x):\n    return x\n", 1.0),
         ("Please fix this:\n```\nanything\n```\nThank you.", 0.6),
         ("int main() {\n  x = 1;\n}\nWhy does it fail\n", 0.75),
+        ("if x:\nif so, then\nelse:\nelsewhere:\nreturn\nreturned it\nfrom a import b\nfrom here to there", 0.5),
+        # Of long texts samples are read: a fence that is open between them counts.
+        ("Why?\n```\n" + "some words\n" * 2_000 + "```\n", 0.99),
+        ("```\nx\n```\n" + "some words\n" * 2_000, 0.0),
     ],
 )
 def test_the_share_of_code_lines(text: str, share: float | None) -> None:
-    assert code_share(text) == share
+    assert code_share(text) == (None if share is None else pytest.approx(share, abs=0.02))
 
 
 def test_a_line_of_blanks_costs_no_more_than_its_length() -> None:
