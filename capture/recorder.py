@@ -42,9 +42,7 @@ RECORDER_FAULT = "recorder fault"
 
 # A body or a piece of this size is told at once, so that whole answers of many megabytes do not pile up here.
 LARGE_BYTES = 16 * 1024
-# An arrival is told after the request was forwarded, before anybody could miss it in a killed recorder's journal.
-SOON_S = 0.02
-# Pieces wait longer: nobody waits for them, and the end of their request takes them along.
+# Pieces wait this long: nobody waits for them, and the end of their request takes them along.
 LATER_S = 0.1
 
 # mitmproxy's layers hold copies of a body in cycles, which only a collection frees; the collector counts objects, not
@@ -79,6 +77,7 @@ class Counts:
 class Loop(Protocol):
     """What is needed of the event loop."""
 
+    def call_soon(self, callback: Callable[[], object], /) -> object: ...
     def call_later(self, delay: float, callback: Callable[[], object], /) -> object: ...
 
 
@@ -149,7 +148,7 @@ class Recorder:
         self._open: dict[str, _Stay] = {}  # by flow id, in order of arrival
         self._untrusted: set[str] = set()  # clients whose engine showed a certificate that was not accepted
         self._waiting: list[_Stay] = []
-        self._soon = self._later = False  # timers that run
+        self._soon = self._later = False  # whether they are about to be told
         self._body_bytes = 0  # of requests since garbage was collected
         self._lag_ns = 0
         self._stopped = False
@@ -209,16 +208,16 @@ class Recorder:
         body = flow.request.data.content or b""
         size = len(body)
         headers = [field for field in flow.request.data.headers.fields if field[0].lower() in self._headers_read]
-        if size < LARGE_BYTES:
-            stay.asked = Asked(at_ns, headers, size, body)
+        # Before it is forwarded, so that a killed recorder's journal knows of every request that the engine has seen.
+        if size < LARGE_BYTES or size > LARGEST_BODY_BYTES:
+            stay.asked = Asked(at_ns, headers, size, body if size < LARGE_BYTES else None)
+            self._tell(stay)
+            self.outbox.flush()
         else:
-            self._body_bytes += size
-            if size > LARGEST_BODY_BYTES:
-                stay.asked = Asked(at_ns, headers, size, None)
-            else:
-                self._tell(stay)
-                self._put(stay, *asked(stay.number, Asked(at_ns, headers, size, None), body))
-        self._wait(stay, soon=True)
+            self._tell(stay)
+            self.outbox.flush()
+            self._put(stay, *asked(stay.number, Asked(at_ns, headers, size, None), body))
+        self._body_bytes += size
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
         response = flow.response
@@ -321,7 +320,7 @@ class Recorder:
             self._waiting.append(stay)
         if soon and not self._soon:
             self._soon = True
-            self._loop.call_later(SOON_S, self._tell_soon)
+            self._loop.call_soon(self._tell_soon)
         elif not (soon or self._soon or self._later):
             self._later = True
             self._loop.call_later(LATER_S, self._tell_later)

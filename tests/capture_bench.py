@@ -37,6 +37,9 @@ class Loop:
     later: list[tuple[float, Callable[[], object]]] = field(default_factory=list)
     writer: Callable[[], object] | None = None
 
+    def call_soon(self, callback: Callable[[], object], /) -> object:
+        return self.call_later(0, callback)
+
     def call_later(self, delay: float, callback: Callable[[], object], /) -> object:
         self.later.append((delay, callback))
         return None

@@ -1,6 +1,6 @@
 """A kill at any instant: what a client saw whole is recorded, what was in flight is seen to have been, traffic goes on.
 
-FIRSTTOKEN_KILLS sets how often the proxy is killed (3), FIRSTTOKEN_SEED makes other instants.
+FIRSTTOKEN_KILLS sets how often the proxy is killed (2), FIRSTTOKEN_SEED makes other instants.
 """
 
 import asyncio
@@ -16,7 +16,7 @@ from hard_traffic import Client, Engine, Plan, Traffic, mixed, newest_of, number
 
 from profiles.captures import Capture, read_capture
 
-KILLS = int(os.environ.get("FIRSTTOKEN_KILLS", "3"))
+KILLS = int(os.environ.get("FIRSTTOKEN_KILLS", "2"))
 SEED = int(os.environ.get("FIRSTTOKEN_SEED", "7"))
 CLIENTS = 8
 CLOCKS_APART_NS = 50_000_000  # the two readings of an anchor, and our own after a kill
