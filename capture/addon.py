@@ -53,13 +53,16 @@ class MitmdumpShim:
         except FirsttokenError as problem:
             logging.error(f"firsttoken: {problem}")  # mitmdump stops at an error while it starts
         else:
-            session.start()
+            session.start(f"http://{settings.listen}")
             self.addons.append(session)
 
     def done(self) -> None:
         for session in self.addons:
             session.done()
-            session.finish()
+            try:
+                session.finish()
+            except FirsttokenError as problem:
+                logging.error(f"firsttoken: {problem}")
 
 
 addons = [MitmdumpShim()]

@@ -1,7 +1,12 @@
 """The key of a capture's hashes: who holds it and the capture can try guesses, so it is the one secret we keep.
 
-It lives beside the segments and outlasts a restart, so that prefixes stay visible over all windows of a capture;
-several recorders of one fleet may be given one key. `profile build` destroys it (DESIGN §10.17).
+It lives beside the segments and outlasts a restart, so that prefixes stay visible over all windows of a capture, and a
+sampled session stays whole; several recorders of one fleet may be given one key.
+
+It ends with its use. `profile build` destroys it once the profile is written, and `capture purge --bodies` with the
+digests, both only while no recorder holds the capture: one that goes on needs it. A recorder that comes later makes
+another one, so its ids cannot be compared with those before. A file that was given with --hash-key is its owner's and
+stays.
 """
 
 import os
@@ -9,10 +14,10 @@ import stat
 from pathlib import Path
 from typing import Final
 
+from profiles.capture_folder import HASH_KEY
 from profiles.errors import UsageError
 from profiles.files import FILE_MODE
 
-HASH_KEY: Final = "hash.key"
 KEY_BYTES: Final = 32
 SHORTEST_KEY_BYTES: Final = 16
 LONGEST_KEY_FILE_BYTES: Final = 4096

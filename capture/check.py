@@ -30,9 +30,10 @@ def check(folder: Folder, sightings: Iterable[Sighting]) -> Findings:
     walk.finish()
     found = walk.found
     found.gaps = gaps_between(found.windows)
-    spans = union((window.opened_ns, window.closed_ns) for window in found.windows)
-    found.observed_ns = sum(close - opened for opened, close in spans)
-    found.arrival, found.dispatch = view(walk.arrivals, spans), view(walk.dispatches, spans)
+    # The windows one by one, as `concurrency` has them: where two touch, an open end reaches to the end of its own.
+    windows = [(window.opened_ns, window.closed_ns) for window in found.windows]
+    found.arrival, found.dispatch = view(walk.arrivals, windows), view(walk.dispatches, windows)
+    found.observed_ns = sum(close - opened for opened, close in union(windows))
     found.dropped = dropped_by_reason((folder.manifest or {}).get("dropped"), walk.dropped)
     _judge_requests(walk, folder)
     _judge_lines(walk, folder)
@@ -43,7 +44,7 @@ def check(folder: Folder, sightings: Iterable[Sighting]) -> Findings:
 
 def view(intervals: list[Interval], windows: list[tuple[int, int]]) -> View | None:
     """One view of what was in flight; None without windows that hold time."""
-    if not windows:
+    if not union(windows):
         return None
     measured = measure(intervals, windows)
     sum_ns = sum(k * time_ns for k, time_ns in measured.time_ns_at.items())

@@ -65,7 +65,7 @@ def check(folder: Path, as_json: bool) -> None:
 @click.argument("folder", metavar="DIR", type=_FOLDER)
 @click.option("--older-than", metavar="AGE", help="Delete closed segments that ended before this, such as 30d.")
 @click.option("--keep-bytes", metavar="SIZE", help="Delete the oldest closed segments until SIZE is left, such as 5G.")
-@click.option("--bodies", is_flag=True, help="Take request bodies and keyed digests out of all closed segments.")
+@click.option("--bodies", is_flag=True, help="Take request bodies, keyed digests and the hash key out of the capture.")
 @click.option("--yes", is_flag=True, help="Do it. Without this, only say what would be done.")
 def purge(folder: Path, older_than: str | None, keep_bytes: str | None, bodies: bool, yes: bool) -> None:
     """Delete old segments of a capture, or the bodies in it.
@@ -116,6 +116,7 @@ def _purge_segments(held: "Held", keep_ns: int | None, keep_bytes: int | None, y
 
 def _purge_bodies(held: "Held", yes: bool) -> None:
     from capture.purge import strip_bodies
+    from profiles.capture_folder import HASH_KEY
 
     done = strip_bodies(held, really=yes)
     if done.segments:
@@ -128,8 +129,13 @@ def _purge_bodies(held: "Held", yes: bool) -> None:
         click.echo("No bodies to take out.")
     if done.unreadable:
         click.echo(f"{done.unreadable:,} lines that cannot be read {'were' if yes else 'would be'} left out.")
-    if done.skipped:
-        raise FirsttokenError("not purged: " + "; ".join(done.skipped), "Run it again; bodies may be left in these.")
+    if done.key:
+        click.echo(f"{'Destroyed' if yes else 'Would destroy'} {HASH_KEY}; new records get another key.")
+    if done.busy or done.damaged:
+        hints = ["Run it again for what another process is at work on."] if done.busy else []
+        if done.damaged:
+            hints.append("What is damaged cannot be rewritten: delete these files yourself, or keep what they hold.")
+        raise FirsttokenError("not purged, bodies may be left: " + "; ".join(done.busy + done.damaged), " ".join(hints))
 
 
 def describe(found: "Findings") -> list[str]:

@@ -58,7 +58,7 @@ class Address(NamedTuple):
     type=click.FloatRange(0, 1),
     default=1.0,
     metavar="SHARE",
-    help="Keep the bodies of this share of the sessions. Concurrency stays exact.",
+    help="Keep the bodies of this share of the sessions, 0 to 1. Concurrency stays exact.",
 )
 @click.option(
     "--hash-key",
@@ -119,19 +119,13 @@ def record(upstream: str, listen: str, out: Path, **asked: Any) -> None:
     metrics = parse_address("--metrics-listen", asked["metrics_listen"]) if asked["metrics_listen"] else None
     if door == engine:
         raise UsageError(f"--listen and --upstream are both {door}", "Let the recorder listen on another port.")
-    if (asked["ca"] or asked["insecure_upstream"]) and not url.startswith("https:"):
-        raise UsageError("--ca and --insecure-upstream are for an https engine", "Give --upstream an https:// URL.")
-    if asked["bodies"] == NONE and (asked["sample_bodies"] < 1 or asked["hash_key"]):
-        raise UsageError("--sample-bodies and --hash-key are for --bodies hashed or full")
+    _check_together(url, door, metrics, asked)
     check_folder(out)
-    check_free("--listen", door)
-    if metrics is not None:
-        check_free("--metrics-listen", metrics)
-    if asked["certs"]:
-        check_certs(asked["certs"])
-    for where in filter(None, (door, metrics)):
-        if not _is_loopback(where.host):
-            _say(f"Warning: {where} may be reached from other machines.")
+    for option, address in (("--listen", door), ("--metrics-listen", metrics)):
+        if address is not None:
+            check_free(option, address)
+            if not _is_loopback(address.host):
+                _say(f"Warning: {address} may be reached from other machines.")
     if asked["insecure_upstream"]:
         _say("Warning: the engine's certificate is not verified.")
     if not _answers(engine):
@@ -157,6 +151,22 @@ def record(upstream: str, listen: str, out: Path, **asked: Any) -> None:
     click.echo(str(out))
 
 
+def _check_together(url: str, door: Address, metrics: Address | None, asked: dict[str, Any]) -> None:
+    """Raise UsageError for options that make no sense together, or whose files are not what they should be."""
+    if (asked["ca"] or asked["insecure_upstream"]) and not url.startswith("https:"):
+        raise UsageError("--ca and --insecure-upstream are for an https engine", "Give --upstream an https:// URL.")
+    if asked["bodies"] == NONE and asked["sample_bodies"] < 1:
+        raise UsageError("--sample-bodies is for bodies that are kept", "Add --bodies hashed or --bodies full.")
+    if asked["bodies"] == NONE and asked["hash_key"] and not asked["tenants"]:
+        raise UsageError("--hash-key has nothing to do", "Add --bodies hashed, --bodies full or --tenants.")
+    if metrics is not None and (metrics == door or metrics.port == 0):
+        raise UsageError(f"--metrics-listen {metrics} cannot be used", "Give it a port of its own, such as 9108.")
+    if asked["certs"]:
+        check_certs(asked["certs"])
+    if asked["ca"]:
+        check_ca(asked["ca"])
+
+
 def _record(settings: Settings, door: Address, out: Path, certificates: tuple[Path | None, bool, Path | None]) -> None:
     from capture.options import drop_type_checks
 
@@ -164,24 +174,35 @@ def _record(settings: Settings, door: Address, out: Path, certificates: tuple[Pa
     from capture.proxy import Tls, run, run_proxy
     from capture.session import Session
 
-    stored = {
-        NONE: "no text is stored",
-        HASHED: "keyed hashes are stored, no text",
-        FULL: "request bodies are stored as sent",
-    }[settings.bodies]
-    scheme = "http" if certificates[2] is None else "https"
-
     def on_listening(listen: str) -> None:
-        _say(f"Recording {scheme}://{listen} -> {settings.upstream} into {out}; {stored}. Stop with Ctrl-C.")
+        _say(f"Recording {listen} -> {settings.upstream} into {out}; {_stored(settings)}. Stop with Ctrl-C.")
+        if settings.metrics_listen is not None:
+            _say(f"Metrics: http://{settings.metrics_listen}/metrics")
+
+    sessions: list[Session] = []
 
     async def main() -> None:
         session = Session(settings)
-        try:
-            await run_proxy(session, settings.upstream, door.host, door.port, on_listening, Tls(*certificates))
-        finally:
+        sessions.append(session)
+        await run_proxy(session, settings.upstream, door.host, door.port, on_listening, Tls(*certificates))
+
+    try:
+        run(main)
+    finally:
+        for session in sessions:
             session.finish()
 
-    run(main)
+
+def _stored(settings: Settings) -> str:
+    """What is kept of requests, in half a sentence."""
+    said = {
+        NONE: "no text is stored",
+        HASHED: "keyed hashes are stored, no text",
+        FULL: "request bodies are stored, known credentials removed",
+    }[settings.bodies]
+    if settings.sample_bodies < 1:
+        said += f", of {settings.sample_bodies:.0%} of the sessions"
+    return f"{said}, and a keyed id of each API key" if settings.tenants else said
 
 
 def parse_upstream(text: str) -> tuple[str, Address]:
@@ -223,7 +244,9 @@ def check_free(option: str, door: Address) -> None:
             probe.bind(address)
             probe.listen()
     except socket.gaierror:
-        raise UsageError(f"{option} {door.host!r} is not a host of this machine") from None
+        raise UsageError(
+            f"{option} {door.host!r} is not a host of this machine", "Give one of its addresses, such as 127.0.0.1."
+        ) from None
     except OSError as problem:
         hint = f"Stop what listens there, or give another address with {option}."
         if problem.errno == errno.EADDRINUSE:
@@ -240,6 +263,19 @@ def check_certs(path: Path) -> None:
             f"--certs {path} does not hold a private key and its certificate",
             "Put both into one PEM file, the key first: cat key.pem chain.pem > both.pem",
         ) from None
+
+
+def check_ca(path: Path) -> None:
+    """Raise UsageError unless a PEM file holds a certificate to trust."""
+    try:
+        found = ssl.create_default_context(cafile=str(path)).get_ca_certs()
+    except (OSError, ssl.SSLError):
+        found = []
+    if not found:
+        raise UsageError(
+            f"--ca {path} holds no certificate of an authority",
+            "Give the authority's certificate as PEM, the file that begins with -----BEGIN CERTIFICATE-----.",
+        )
 
 
 def _answers(engine: Address) -> bool:

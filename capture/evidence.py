@@ -15,9 +15,10 @@ import msgspec
 import zstandard
 
 from capture.segments import SEGMENT, Segment, abandoned, list_segments, read_pieces, unpack
-from profiles.captures import FORMAT, MANIFEST, VERSION, EndLine, Line, SegmentLine
-from profiles.errors import FormatError, UsageError
-from profiles.files import check_format, lock_folder, read_document
+from profiles.capture_folder import FORMAT, IS_A_CAPTURE, MANIFEST, VERSION, read_manifest, readable, require_folder
+from profiles.captures import EndLine, Line, SegmentLine
+from profiles.errors import FormatError
+from profiles.files import check_format, lock_folder
 
 PROBLEM_CHARS = 120  # of a decoder's message
 
@@ -60,15 +61,13 @@ class Folder:
 
 
 def look_at(path: Path) -> Folder:
-    """The state of a capture directory. Raises UsageError where there is none."""
-    hint = "A capture is the directory that `firsttoken record --out` wrote."
-    if not path.is_dir():
-        raise FormatError(path, "not a directory" if path.exists() else "no such directory", hint=hint)
-    try:
+    """The state of a capture directory. Raises FormatError where there is none or it cannot be read."""
+    with readable(path):
+        require_folder(path)
         segments = list_segments(path)
-        manifest = read_document(path / MANIFEST, FORMAT, (VERSION,)) if (path / MANIFEST).exists() else None
+        manifest = read_manifest(path) if (path / MANIFEST).exists() else None
         if manifest is None and not segments:
-            raise FormatError(path / MANIFEST, "no such file", hint=hint)
+            raise FormatError(path / MANIFEST, "no such file", hint=IS_A_CAPTURE)
         modes = {segment.path.name: segment.mode for segment in segments}
         if manifest is not None:
             modes[MANIFEST] = stat.S_IMODE((path / MANIFEST).stat().st_mode)
@@ -82,8 +81,6 @@ def look_at(path: Path) -> Folder:
             {left.name: left.stat().st_size for left in abandoned(path)},
             is_recording(path),
         )
-    except OSError as problem:
-        raise UsageError(f"{path}: cannot be read ({problem.strerror})") from None
 
 
 def is_recording(path: Path) -> bool:

@@ -37,6 +37,7 @@ class Opening(msgspec.Struct, frozen=True, array_like=True):
     """The proxy begins or ceases to take traffic. `reason` says why it was not there before."""
 
     reason: str = ""
+    listen: str = ""  # scheme://host:port
 
 
 class Arrival(msgspec.Struct, frozen=True, array_like=True):
@@ -99,6 +100,7 @@ class Pulse(msgspec.Struct, frozen=True, array_like=True):
     requests: int
     passed_through: int
     upgrades: int
+    refused: int
     max_in_flight: int
     dropped: dict[str, int]
     errors: dict[str, int]

@@ -7,11 +7,12 @@
 * What an upgraded connection sends first may begin with a line end: mitmproxy cuts it off.
 * Its own error answers are pages for a browser. A client of an engine gets the JSON that it expects.
 
-One thing stays: a client that closes its sending side after the request counts as one that has hung up, since nothing
-tells the two apart before it is too late for the engine. Engines behind uvicorn see it the same way.
+Two things stay. `Expect: 100-continue` is answered by mitmproxy and taken out, so the engine cannot refuse a body
+before it is sent. And a client that closes its sending side after the request counts as one that has hung up, since
+nothing tells the two apart before it is too late for the engine. Engines behind uvicorn see it the same way.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from http import HTTPStatus
 from typing import Any, Final
 
@@ -31,19 +32,28 @@ from mitmproxy.proxy.layers.http._events import (
 
 NAME: Final = "firsttoken"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
+_HTTP2: Final = b"PRI * HTTP/2.0"
+_REFUSED: Final = b"HTTP/1.1 400 "
+# Signs in mitmproxy's messages, and what is said of them.
+_CAUSES: Final = {
+    "certificate": "the engine's certificate is not accepted; see --ca",
+    "tls": "the engine does not speak TLS as it should",
+    "connect": "nothing answers at the engine's address",
+    "refused": "nothing answers at the engine's address",
+}
 _BODILESS: Final = (204, 304)
 _STATUS_LINE_BYTES: Final = len("HTTP/1.1 103 ")
 
 
-def install() -> None:
-    """Put these in the place of mitmproxy's. Safe to call twice."""
+def install(count_refused: Callable[[], None] = lambda: None) -> None:
+    """Put these in the place of mitmproxy's. `count_refused` is told of what is no request and becomes no flow."""
     if _http1.make_error_response is not error_response:
         setattr(_http1, "make_error_response", error_response)  # noqa: B010  # as an assignment mypy refuses it
         setattr(_http1.Http1Connection, "read_body", read_body)  # noqa: B010  # as above
         _wrap_send(_http1.Http1Server, ResponseTrailers, ResponseEndOfMessage)
         _wrap_send(_http1.Http1Client, RequestTrailers, RequestEndOfMessage)
         _wrap_client_headers(_http1.Http1Client)
-        _wrap_server_headers(_http1.Http1Server)
+        _wrap_server_headers(_http1.Http1Server, count_refused)
         setattr(_http1.Http1Connection, "make_pipe", make_pipe)  # noqa: B010  # as above
 
 
@@ -140,21 +150,36 @@ def _take_interim(self: Any) -> bytes:
     return b"\r\n".join([*map(bytes, lines), b"", b""]) if lines else b""
 
 
-def _wrap_server_headers(kind: Any) -> None:
-    """Skip empty lines before a request (RFC 9112, 2.2)."""
+def _wrap_server_headers(kind: Any, count_refused: Callable[[], None]) -> None:
+    """Skip empty lines before a request (RFC 9112, 2.2). Refuse HTTP/2: it would reach the engine as something else."""
     read_headers = kind.read_headers
 
     def read_request_headers(self: Any, event: events.Event) -> Iterator[commands.Command]:
-        while isinstance(event, events.DataReceived) and self.buf and bytes(self.buf).startswith(b"\r\n"):
-            self.buf.maybe_extract_at_most(2)
-        yield from read_headers(self, event)
+        if isinstance(event, events.DataReceived):
+            while self.buf and bytes(self.buf).startswith(b"\r\n"):
+                self.buf.maybe_extract_at_most(2)
+            if bytes(self.buf).startswith(_HTTP2):
+                count_refused()
+                yield commands.SendData(self.conn, error_response(HTTPStatus.HTTP_VERSION_NOT_SUPPORTED))
+                yield commands.CloseConnection(self.conn)
+                self.state = self.done
+                return
+        for command in read_headers(self, event):
+            if isinstance(command, commands.SendData) and command.data.startswith(_REFUSED):
+                count_refused()
+            yield command
 
     kind.read_headers = read_request_headers
 
 
 def error_response(status: int, message: str = "") -> bytes:
-    """An answer of the proxy itself, in the form of an engine's error. mitmproxy's own words may quote the client."""
-    said = "the engine does not answer" if status == HTTPStatus.BAD_GATEWAY else HTTPStatus(status).phrase.lower()
+    """An answer of the proxy itself, in the form of an engine's error.
+
+    mitmproxy's `message` may quote the client, so it only chooses among our own words.
+    """
+    said = HTTPStatus(status).phrase.lower()
+    if status == HTTPStatus.BAD_GATEWAY:
+        said = next((words for sign, words in _CAUSES.items() if sign in message.lower()), "the engine gave no answer")
     body = orjson.dumps({"error": {"message": f"{NAME}: {said}", "type": "proxy_error", "code": status}})
     head = f"HTTP/1.1 {status} {HTTPStatus(status).phrase}\r\nserver: {NAME}\r\nconnection: close\r\n"
     return f"{head}content-type: application/json\r\ncontent-length: {len(body)}\r\n\r\n".encode() + body

@@ -20,9 +20,9 @@ from contextlib import suppress
 from pathlib import Path
 
 from capture.segments import SEGMENT, TEMPORARY, list_segments
-from profiles.captures import FORMAT, MANIFEST, VERSION
+from profiles.capture_folder import MANIFEST, read_manifest, readable
 from profiles.errors import FirsttokenError, UsageError
-from profiles.files import FILE_MODE, cut_torn_line, lock_folder, make_folder, read_document
+from profiles.files import FILE_MODE, cut_torn_line, lock_folder, make_folder
 from profiles.units import HOUR_NS, MILLISECOND_NS, SECOND_NS
 
 # A new segment begins here, so that no file grows without bound and old ones can be compressed while we record.
@@ -47,11 +47,19 @@ _sync_data: Callable[[int], None] = getattr(os, "fdatasync", os.fsync)
 
 
 def check_folder(folder: Path) -> None:
-    """Raise UsageError unless `folder` is a capture of ours, an empty directory, or nothing yet."""
+    """Raise UsageError unless `folder` is a capture of ours, an empty directory, or nothing yet.
+
+    A manifest that the next recorder could not go on from is refused here too.
+    """
+    with readable(folder, "Record as the user who owns it, or give another path with --out."):
+        _check_folder(folder)
+
+
+def _check_folder(folder: Path) -> None:
     if folder.is_symlink():
         raise UsageError(
             f"{folder} is a symbolic link, and a capture is not written through one",
-            f"Name the directory itself: {folder.resolve()}",
+            f"Name the directory itself: {os.path.realpath(folder)}",
         )
     if not folder.exists():
         return
@@ -65,7 +73,7 @@ def check_folder(folder: Path) -> None:
                 "Move the file itself to this place, or give another directory.",
             )
     if MANIFEST in names:
-        read_document(folder / MANIFEST, FORMAT, (VERSION,))
+        read_manifest(folder)
         return
     # A kill in the first instant leaves a segment without a manifest, or the manifest's unfinished sibling.
     if not all(

@@ -40,6 +40,7 @@ class _Sweep:
 
     at_ns: int = 0
     level: int = 0
+    highest: int = 0  # level that was reached, observed or not
     observed: bool = False
     time_ns_at: Counter[int] = field(default_factory=Counter)
     arrivals_at: Counter[int] = field(default_factory=Counter)
@@ -49,6 +50,7 @@ class _Sweep:
         self.advance(at_ns)
         if kind == _START:
             self.level += 1
+            self.highest = max(self.highest, self.level)
             if self.observed:
                 self.arrivals_at[self.level] += 1
         elif kind in (_END, _GONE):
@@ -142,6 +144,18 @@ class Levels:
     def settled_arrivals_at(self) -> dict[int, int]:
         """Arrivals at each operating point up to `hold_ns` ago. They never fall."""
         return dict(self._settled.arrivals_at)
+
+    @property
+    def highest(self) -> int:
+        """The most that were in flight at once, up to now. It can fall back as long as an end may be told late."""
+        level, highest = self._settled.level, self._settled.highest
+        for _, _, _, kind in sorted(self._changes):
+            if kind == _START:
+                level += 1
+                highest = max(highest, level)
+            elif kind != _WINDOW:
+                level -= 1
+        return highest
 
     def arrivals_at(self) -> dict[int, int]:
         """Arrivals at each operating point up to now."""

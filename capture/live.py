@@ -66,6 +66,8 @@ class Numbers:
 
     in_flight: int = 0
     in_flight_dispatched: int = 0
+    in_flight_max: int = 0
+    in_flight_dispatched_max: int = 0
     time_ns_at: dict[int, int] = field(default_factory=dict)  # arrival clock; this and the next are seconds behind
     arrivals_at: dict[int, int] = field(default_factory=dict)
     ended: dict[tuple[str, str], int] = field(default_factory=dict)  # by endpoint and outcome
@@ -91,6 +93,7 @@ class Live:
         self.dispatch = Levels()  # in flight since its body was complete
         self.arrived_count = 0
         self.ended_by: Counter[tuple[str, str]] = Counter()  # endpoint and outcome
+        self.reasons: Counter[str] = Counter()  # why a request failed without an answer of the engine to tell it
         self.ttft = FirstTokens()
         self.prompt_tokens = 0
         self.output_tokens = 0
@@ -126,6 +129,8 @@ class Live:
         """A request ended, whether or not its record could be written."""
         self.left(exchange.arrival_ns, exchange.dispatch_ns, exchange.end_ns)
         self.ended_by[exchange.endpoint, exchange.outcome] += 1
+        if exchange.reason is not None:
+            self.reasons[exchange.reason] += 1
         answer = exchange.response
         self.prompt_tokens += answer.prompt_tokens or 0
         self.output_tokens += answer.output_tokens or 0
@@ -161,6 +166,8 @@ class Live:
         self.published = Numbers(
             in_flight=self.arrival.in_flight,
             in_flight_dispatched=self.dispatch.in_flight,
+            in_flight_max=self.arrival.highest,
+            in_flight_dispatched_max=self.dispatch.highest,
             time_ns_at=self.arrival.settled_time_ns_at,
             arrivals_at=self.arrival.settled_arrivals_at,
             ended=dict(self.ended_by),

@@ -67,9 +67,13 @@ class Outbox:
 
     def flush(self) -> None:
         """Hand to the kernel all that fits, now."""
+        self.drain()
+        self._watch(bool(self._parts))
+
+    def drain(self) -> None:
+        """As `flush`, when the event loop has ended and nobody watches the pipe."""
         while self._parts and self._write_once():
             pass
-        self._watch(bool(self._parts))
 
     def _write_once(self) -> bool:
         """One write. False when the pipe is full or closed."""

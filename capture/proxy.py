@@ -8,6 +8,7 @@ joins only where TLS is spoken.
 import asyncio
 import gc
 import logging
+import os
 import signal
 import socket
 import sys
@@ -63,6 +64,7 @@ class Proxy(Master):
     ) -> None:
         super().__init__(options)
         self._session = session
+        self._scheme = "https" if stack.from_tls else "http"
         self._on_listening = on_listening
         self._server = Proxyserver()  # type: ignore[no-untyped-call]  # mitmproxy leaves many calls unannotated
         tls = [TlsConfig()] if stack.to_tls or stack.from_tls else []
@@ -82,20 +84,23 @@ class Proxy(Master):
     async def running(self) -> None:
         """Raise FirsttokenError if the port could not be taken, else begin to record."""
         for server in self._server.servers:
-            if server.last_exception is not None:
-                raise FirsttokenError(f"cannot listen: {server.last_exception}", "Give another address with --listen.")
+            if (problem := server.last_exception) is not None:
+                number = problem.errno if isinstance(problem, OSError) else None
+                why = os.strerror(number) if number else type(problem).__name__
+                raise FirsttokenError(f"cannot listen at --listen ({why})", "Give another address with --listen.")
             for listener in server._servers:  # type: ignore[attr-defined]  # mitmproxy shows their addresses alone
                 for shared in listener.sockets:
                     with socket.socket(fileno=socket.dup(shared.fileno())) as own:
                         own.listen(BACKLOG)
         host, port, *_ = self._server.listen_addrs()[0]
-        if self._session is not None:
-            self._session.start()
-        await super().running()
+        listen = f"{self._scheme}://[{host}]:{port}" if ":" in host else f"{self._scheme}://{host}:{port}"
         gc.collect()
         gc.freeze()
         gc.set_threshold(*GC_THRESHOLD)
-        self._on_listening(f"[{host}]:{port}" if ":" in host else f"{host}:{port}")
+        if self._session is not None:
+            self._session.start(listen)
+        await super().running()
+        self._on_listening(listen)
 
     async def done(self) -> None:
         """Take no more clients, finalise the records, then close the connections that are still open."""
@@ -173,7 +178,10 @@ async def run_proxy(
     to_tls = upstream.startswith("https:")
     stack = Stack(to_tls, tls.certs is not None)
     quiet_log()
-    http1.install()
+    if session is None:
+        http1.install()
+    else:
+        http1.install(session.recorder.count_refused)
     mode_servers.ProxyConnectionHandler = Connection  # type: ignore[misc]  # it is made by name, with no other way in
     # TlsConfig makes a certificate authority there, for clients that would speak TLS to us. Nothing to keep.
     with tempfile.TemporaryDirectory(prefix="firsttoken-") if any(stack) else nullcontext("") as confdir:
@@ -200,10 +208,13 @@ class _Terse(logging.Handler):
     """One line per record, of its kind alone: the message and the traceback of another library may quote a client."""
 
     def emit(self, record: logging.LogRecord) -> None:
-        kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else record.levelname.lower()
-        said = record.getMessage() if record.name.startswith("capture") else f"{record.name}: {kind}"
+        said = record.getMessage()
+        if not record.name.startswith("capture"):
+            kind = record.exc_info[0].__name__ if record.exc_info and record.exc_info[0] else record.levelname.lower()
+            said = f"a fault in {record.name} ({kind}) was contained; if it comes again, please report it"
         with suppress(OSError, ValueError):  # stderr may be full or gone
-            sys.stderr.write(f"Warning: {said}\n")
+            clear = "\r\x1b[K" if sys.stderr.isatty() else ""  # of the live line
+            sys.stderr.write(f"{clear}Warning: {said}\n")
 
 
 def quiet_log() -> None:

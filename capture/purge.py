@@ -2,7 +2,8 @@
 
 Segments go whole, oldest first. Bodies go line by line: request bodies and whatever was computed from them with a key;
 instants, lengths and outcomes stay byte for byte. Each segment is replaced atomically and keeps its age. A line that
-cannot be read is left out of the replacement, since nobody can say what it holds.
+cannot be read is left out of the replacement, since nobody can say what it holds. The hash key goes with the bodies: it
+is there to compare digests that are no more.
 
 While a recorder holds the directory its newest segment is left alone; the others are closed and may change.
 """
@@ -31,11 +32,12 @@ from capture.segments import (
     sync_folder,
     unpack,
 )
-from capture.settings import NONE
+from capture.settings import BODY_MODES, FULL, HASHED, NONE
 from capture.shelf import SAME, compare
-from profiles.captures import FORMAT, MANIFEST, VERSION
-from profiles.errors import FirsttokenError, FormatError
-from profiles.files import lock_folder, read_document, write_document
+from profiles.capture_folder import AS_ITS_OWNER, MANIFEST, key_files, read_manifest, readable, require_folder
+from profiles.captures import SegmentLine
+from profiles.errors import FirsttokenError
+from profiles.files import lock_folder, write_document
 from profiles.records import RequestFacts
 
 BODY_KEYS = ("body", "body_text", "body_base64")
@@ -53,7 +55,9 @@ class Stripped:
     bodies: int = 0  # requests whose body or keyed facts went
     unreadable: int = 0  # lines that were left out
     freed_bytes: int = 0
-    skipped: list[str] = field(default_factory=list)  # segments that could not be done, and why
+    key: bool = False  # the hash key goes too
+    busy: list[str] = field(default_factory=list)  # segments that another process is at work on, and why we know
+    damaged: list[str] = field(default_factory=list)  # segments that cannot be unpacked, and why
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,10 +76,10 @@ def hold(folder: Path) -> Iterator[Held]:
 
     Raises FormatError where there is no capture, and FirsttokenError where it cannot be read.
     """
-    if not folder.is_dir():
-        raise FormatError(folder, "not a directory" if folder.exists() else "no such directory")
-    read_document(folder / MANIFEST, FORMAT, (VERSION,))
-    descriptor = lock_folder(folder)
+    with readable(folder):
+        require_folder(folder)
+        read_manifest(folder)
+        descriptor = lock_folder(folder)
     try:
         segments = list_segments(folder)
         newest = segments[-1] if segments else None
@@ -84,7 +88,8 @@ def hold(folder: Path) -> Iterator[Held]:
         else:
             yield Held(folder, segments, newest.number - 1, newest.path.name)
     except OSError as problem:
-        raise FirsttokenError(f"{folder}: cannot be purged ({problem.strerror})") from None
+        hint = AS_ITS_OWNER if isinstance(problem, PermissionError) else ""
+        raise FirsttokenError(f"{folder}: cannot be purged ({problem.strerror})", hint) from None
     finally:
         if descriptor is not None:
             os.close(descriptor)
@@ -108,13 +113,20 @@ def delete(held: Held, segments: Iterable[Segment]) -> Purged:
     finally:
         total = purged(gone)
         if gone and held.live is None:  # a recorder sees by itself that they are gone
-            _tell_manifest(held.folder, lambda found: {"purged": (Purged.of(found.get("purged")) + total).document()})
+            left = {} if list_segments(held.folder) else {"bodies": NONE}
+            _tell_manifest(
+                held.folder, lambda found: left | {"purged": (Purged.of(found.get("purged")) + total).document()}
+            )
     return total
 
 
 def strip_bodies(held: Held, *, really: bool) -> Stripped:
-    """Take bodies and keyed facts out of all closed segments; only count them where not `really`. Raises OSError."""
+    """Take bodies and keyed facts out of all closed segments, and the hash key where no recorder needs it.
+
+    Where not `really`, only count them. Raises OSError.
+    """
     done = Stripped()
+    left: set[str | None] = {NONE}  # None stands for a mode that cannot be read
     for segment in held.segments:
         if segment.number > held.closed:
             continue
@@ -123,12 +135,37 @@ def strip_bodies(held: Held, *, really: bool) -> Stripped:
         except FileNotFoundError:
             continue  # its compressed form is listed too, or it was purged
         except BlockingIOError as problem:
-            done.skipped.append(f"{segment.path.name}: {problem.strerror or 'another process is at work on it'}")
+            done.busy.append(f"{segment.path.name}: {problem.strerror or 'another process is at work on it'}")
+            left.add(_mode_of(segment))
         except zstandard.ZstdError as problem:
-            done.skipped.append(f"{segment.path.name}: damaged ({problem})")
-    if really and held.live is None and not done.skipped:
-        _tell_manifest(held.folder, lambda found: {"bodies": NONE})
+            done.damaged.append(f"{segment.path.name}: damaged ({problem})")
+            left.add(_mode_of(segment))
+    if held.live is not None:
+        return done
+    keys = key_files(held.folder)
+    done.key = bool(keys)
+    if really:
+        for path in keys:
+            path.unlink()
+        if None not in left:
+            _tell_manifest(
+                held.folder, lambda found: {"bodies": next(mode for mode in (FULL, HASHED, NONE) if mode in left)}
+            )
     return done
+
+
+def _mode_of(segment: Segment) -> str | None:
+    """What the head of a segment says of its bodies; None where that cannot be read."""
+    try:
+        descriptor = os.open(segment.path, os.O_RDONLY | os.O_NOFOLLOW)
+        try:
+            text = next(iter(unpack(descriptor) if segment.packed else read_pieces(descriptor)), b"")
+        finally:
+            os.close(descriptor)
+        mode = msgspec.json.decode(text.partition(b"\n")[0], type=SegmentLine).bodies
+    except (OSError, zstandard.ZstdError, msgspec.DecodeError):
+        return None
+    return mode if mode in BODY_MODES else None
 
 
 def _strip_segment(segment: Segment, done: Stripped, really: bool) -> None:
@@ -195,5 +232,5 @@ def strip_line(line: bytes) -> bytes | None:
 
 
 def _tell_manifest(folder: Path, change: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
-    found = read_document(folder / MANIFEST, FORMAT, (VERSION,))
+    found = read_manifest(folder)
     write_document(folder / MANIFEST, found | change(found))

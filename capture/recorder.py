@@ -4,7 +4,7 @@ The order of things, for each piece of a response (DESIGN §10.16):
 
     piece read ──▶ instant and piece noted ──▶ may it complete the response?
                                                  no  ──▶ released to the client; told to the scribe within 0.1 s
-                                                 yes ──▶ told, and END in the kernel ──▶ released to the client
+                                                 yes ──▶ its end told, and in the kernel ──▶ released
 
 So no token waits for more than two entries in a list, and a client that saw a whole response can rely on its record,
 even if this process is killed in the next instant. What completes a response is its terminal event, the last byte of a
@@ -15,7 +15,7 @@ What must hold whatever happens here:
 
 * An exception inside the stream callable would cut the client's answer short. All but the pass-through is inside a try.
 * What the callable is given it returns, b"" at the end of the body included: one of its own would end a chunked body.
-* Each request gets exactly one END: `_finish` takes it out of `_open`, and only what is in `_open` can finish.
+* Each request gets exactly one end: `_finish` takes it out of `_open`, and only what is in `_open` can finish.
 """
 
 import gc
@@ -33,10 +33,10 @@ from mitmproxy.tls import TlsData
 from capture.frames import LARGEST_BODY_BYTES, STORY, Answer, Arrival, Asked, Ending, Story, asked, tell
 from capture.headers import HEADERS_READ
 from capture.outbox import Outbox
+from capture.stay import Now, ReadClock, Stay, ending_of
 from capture.terminal import TerminalWatch
 from profiles.dialects import OTHER, canonical_path, endpoint_of
-from profiles.records import CANCELLED, CANCELLED_BY_CLIENT, CLIENT, ENGINE, ERROR, PROXY
-from profiles.units import MILLISECOND_NS
+from profiles.records import CANCELLED, CANCELLED_BY_CLIENT, CLIENT, PROXY
 
 RECORDER_FAULT = "recorder fault"
 
@@ -49,26 +49,16 @@ LATER_S = 0.1
 # bytes. After so many bytes it is called.
 COLLECT_BYTES = 8 * 1024 * 1024
 
-# Reasons of an error that carries no answer of the engine.
-UNREACHABLE = "engine unreachable"
-NO_ANSWER = "engine closed without an answer"
-UNTRUSTED = "engine's certificate not accepted"
-MALFORMED = "malformed request"
-RACE = "kept connection closed while sending"
-
-# An engine that closes a kept connection at the moment of sending does so within a round trip; one that dies over a
-# request takes longer.
-RACE_NS = 50 * MILLISECOND_NS
-
 
 @dataclass(slots=True)
 class Counts:
     """What the recorder did since it started."""
 
     requests: int = 0
-    ended: int = 0  # END frames that were handed over
+    ended: int = 0  # whose end was handed over
     passed_through: int = 0
     upgrades: int = 0
+    refused: int = 0  # what was no HTTP request, and was answered by us
     max_in_flight: int = 0
     dropped: Counter[str] = field(default_factory=Counter)  # requests without a record, by reason
     errors: Counter[str] = field(default_factory=Counter)  # by place and type; a message could quote a prompt
@@ -79,48 +69,6 @@ class Loop(Protocol):
 
     def call_soon(self, callback: Callable[[], object], /) -> object: ...
     def call_later(self, delay: float, callback: Callable[[], object], /) -> object: ...
-
-
-class ReadClock(Protocol):
-    """Knows the instant at which the bytes that are being worked on were read."""
-
-    @property
-    def read_ns(self) -> int: ...
-
-
-class _Now:
-    """The clock itself, where nobody knows better."""
-
-    __slots__ = ("_clock",)
-
-    def __init__(self, clock: Callable[[], int]) -> None:
-        self._clock = clock
-
-    @property
-    def read_ns(self) -> int:
-        return self._clock()
-
-
-@dataclass(slots=True, eq=False)
-class _Stay:
-    """A request between its arrival and its end, with what the scribe has not been told of it yet."""
-
-    flow: http.HTTPFlow
-    number: int
-    arrival: Arrival
-    late_ns: int
-    source: ReadClock  # the connection whose bytes are being worked on
-    untold_arrival: Arrival | None
-    dispatch_ns: int | None = None
-    asked: Asked | None = None
-    answered: bool = False  # response headers are in
-    answer: Answer | None = None
-    times_ns: list[int] = field(default_factory=list)  # of the pieces
-    pieces: list[bytes] = field(default_factory=list)
-    waiting: bool = False  # to be told
-    missing: str | None = None  # why the scribe lacks a part of it
-    unknown: bool = False  # the scribe does not even know of its arrival
-    ended: bool = False
 
 
 class Recorder:
@@ -140,14 +88,14 @@ class Recorder:
         self._loop = loop
         self._headers_read = headers_read  # no other header leaves this process
         # Set by a proxy that knows when the bytes of a connection were read; else the clock is read in the hook.
-        self.source_of: Callable[[str], ReadClock] = lambda client_id: _Now(clock)
+        self.source_of: Callable[[str], ReadClock] = lambda client_id: Now(clock)
         self._clock = clock
         # Flows die only by cyclic garbage collection, their bodies should not wait for it. Under a stock mitmdump other
         # addons may still want them.
         self._release_content = release_content
-        self._open: dict[str, _Stay] = {}  # by flow id, in order of arrival
+        self._open: dict[str, Stay] = {}  # by flow id, in order of arrival
         self._untrusted: set[str] = set()  # clients whose engine showed a certificate that was not accepted
-        self._waiting: list[_Stay] = []
+        self._waiting: list[Stay] = []
         self._soon = self._later = False  # whether they are about to be told
         self._body_bytes = 0  # of requests since garbage was collected
         self._lag_ns = 0
@@ -183,6 +131,10 @@ class Recorder:
         """A fault of ours, by place and type. Its message could quote what passed."""
         self.counts.errors[f"{place}: {type(problem).__name__}"] += 1
 
+    def count_refused(self) -> None:
+        """Something came that is no request, and was answered with an error."""
+        self.counts.refused += 1
+
     # Hooks of mitmproxy, in the order of a request's life.
 
     def requestheaders(self, flow: http.HTTPFlow) -> None:
@@ -195,7 +147,7 @@ class Recorder:
         self.counts.requests += 1
         source = self.source_of(flow.client_conn.id)
         arrival = Arrival(source.read_ns, path, endpoint, len(self._open))
-        stay = _Stay(flow, self.counts.requests, arrival, self._lag_ns, source, arrival)
+        stay = Stay(flow, self.counts.requests, arrival, self._lag_ns, source, arrival)
         self._open[flow.id] = stay
         self.counts.max_in_flight = max(self.counts.max_in_flight, len(self._open))
         self._wait(stay, soon=True)
@@ -255,7 +207,7 @@ class Recorder:
         stay = self._open.get(flow.id)
         if stay is not None:
             # Nothing need have been read: a connection may have failed.
-            self._finish(stay, _ending_of(stay, self._clock(), flow.client_conn.id in self._untrusted))
+            self._finish(stay, ending_of(stay, self._clock(), flow.client_conn.id in self._untrusted))
 
     def tls_failed_server(self, data: TlsData) -> None:
         """The engine's certificate was not accepted. The flow that waits for it is told of no connection at all."""
@@ -275,7 +227,7 @@ class Recorder:
 
     # The way of a response.
 
-    def _relay(self, stay: _Stay, watch: TerminalWatch | None, expected: int) -> Callable[[bytes], bytes]:
+    def _relay(self, stay: Stay, watch: TerminalWatch | None, expected: int) -> Callable[[bytes], bytes]:
         """What mitmproxy calls with each piece before it writes it to the client, and writes what it gets back.
 
         It runs for every token, so all it needs is at hand: a look-up less is a percent of what a piece costs.
@@ -307,14 +259,14 @@ class Recorder:
 
         return relay
 
-    def _lose_sight(self, stay: _Stay, problem: Exception) -> None:
+    def _lose_sight(self, stay: Stay, problem: Exception) -> None:
         """A fault of ours costs this response its facts. Its bytes pass on, its end is still recorded."""
         self.count_fault("response", problem)
         stay.missing = stay.missing or f"{RECORDER_FAULT}: {type(problem).__name__}"
 
     # The way to the scribe. Stories wait for each other, because a frame and a write cost more than a piece.
 
-    def _wait(self, stay: _Stay, *, soon: bool = False) -> None:
+    def _wait(self, stay: Stay, *, soon: bool = False) -> None:
         if not stay.waiting:
             stay.waiting = True
             self._waiting.append(stay)
@@ -341,7 +293,7 @@ class Recorder:
             stay.waiting = False
         self.outbox.flush()
 
-    def _tell(self, stay: _Stay, ending: Ending | None = None) -> str | None:
+    def _tell(self, stay: Stay, ending: Ending | None = None) -> str | None:
         """Tell what has not been told yet. Returns why that could not be done."""
         arrival, stay.untold_arrival = stay.untold_arrival, None
         refused: str | None
@@ -364,11 +316,11 @@ class Recorder:
             stay.unknown = stay.unknown or arrival is not None
         return refused
 
-    def _put(self, stay: _Stay, *parts: bytes) -> None:
+    def _put(self, stay: Stay, *parts: bytes) -> None:
         if stay.missing is None:
             stay.missing = self.outbox.put(*parts)
 
-    def _finish(self, stay: _Stay, ending: Ending) -> None:
+    def _finish(self, stay: Stay, ending: Ending) -> None:
         if self._open.pop(stay.flow.id, None) is None:
             return
         stay.ended = True
@@ -401,29 +353,3 @@ def _endpoint_at(path: bytes) -> tuple[str, str]:
     """Endpoint and recorded path of a request's path without its query."""
     text = path.decode("utf-8", "replace")
     return endpoint_of(text), canonical_path(text)
-
-
-def _ending_of(stay: _Stay, at_ns: int, untrusted: bool) -> Ending:
-    """Who broke a request off, by the state of its connections.
-
-    mitmproxy's error texts are no help: an aborted upload and a reset by the engine read the same. Where it has not
-    passed on a head, mitmproxy answers itself: 400 to a request that it refuses, else 502.
-    """
-    late_ns, flow = stay.late_ns, stay.flow
-    if flow.client_conn.state is not connection.ConnectionState.OPEN:
-        return Ending(at_ns, False, late_ns, outcome=CANCELLED_BY_CLIENT, origin=CLIENT)
-    if stay.dispatch_ns is None:  # its client waits, and it was never sent on
-        return Ending(at_ns, False, late_ns, status=400, outcome=ERROR, origin=CLIENT, reason=MALFORMED)
-    if stay.answered:
-        return Ending(at_ns, False, late_ns)
-    server = flow.server_conn
-    if untrusted:
-        return Ending(at_ns, False, late_ns, status=502, outcome=ERROR, origin=ENGINE, reason=UNTRUSTED)
-    if server.timestamp_tcp_setup is None:
-        return Ending(at_ns, False, late_ns, status=502, outcome=ERROR, origin=ENGINE, reason=UNREACHABLE)
-    # The connection served a request before this one, and closed as soon as it was used again: without us the client
-    # would have had a connection of its own.
-    kept = server.timestamp_tcp_setup < flow.request.timestamp_start
-    if kept and at_ns - stay.dispatch_ns < RACE_NS:
-        return Ending(at_ns, False, late_ns, status=502, outcome=ERROR, origin=PROXY, reason=RACE)
-    return Ending(at_ns, False, late_ns, status=502, outcome=ERROR, origin=ENGINE, reason=NO_ANSWER)

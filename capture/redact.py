@@ -53,8 +53,11 @@ class Asked:
 
 
 def needs_key(mode: str, *, tenants: bool) -> bool:
-    """Whether ids of this recording must outlast a restart. `full` alone may do without: it draws a key of its own."""
-    return mode == HASHED or tenants
+    """Whether ids of this recording must outlast a restart: digests, sessions and tenants, and what a sample keeps.
+
+    With another key after each restart, a session would fall on the other side of the sample in its middle.
+    """
+    return mode != NONE or tenants
 
 
 class Redactor:

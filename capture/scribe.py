@@ -62,7 +62,7 @@ class Scribe:
     """Takes frames in order. A fault over one of them costs that request its facts, never the next one."""
 
     def __init__(self, settings: Settings, window: Window, redactor: Redactor) -> None:
-        self.ended = 0  # END frames that were taken
+        self.ended = 0  # ends that were taken
         self.clean = False  # the proxy said that it stops
         self._prefix = settings.prefix
         self._window = window
@@ -116,7 +116,8 @@ class Scribe:
         return f"{RECORDER_FAULT}: {type(problem).__name__}"
 
     def _open(self, frame: Frame) -> None:
-        self._window.opened(frame.at_ns, _told(frame, Opening).reason)
+        told = _told(frame, Opening)
+        self._window.opened(frame.at_ns, told.reason, told.listen)
         self.live.window(frame.at_ns, "open")
 
     def _beat(self, frame: Frame) -> None:
@@ -245,6 +246,7 @@ def main(arguments: list[str]) -> int:
         _say({"problem": problem.problem, "hint": problem.hint, "usage": isinstance(problem, UsageError)})
         return problem.exit_code
     _say({"ready": True})
+    started_wall_ns = time.time_ns()
     scribe.behind_bytes = lambda: _readable_bytes(pipe)
     reader = FrameReader()
     read_at_ns = 0
@@ -264,7 +266,15 @@ def main(arguments: list[str]) -> int:
     scribe.line.clear()
     if not settings.quiet:
         with suppress(OSError, ValueError):  # stderr may be gone
-            text = summary(scribe.live, window.folder, listen=settings.listen, encoding=sys.stderr.encoding)
+            text = summary(
+                scribe.live,
+                window.folder,
+                listen=window.listen,
+                encoding=sys.stderr.encoding,
+                killed=not scribe.clean,
+                before=settings.written,
+                since_wall_ns=started_wall_ns if settings.again else None,
+            )
             sys.stderr.write(f"{text.rstrip()}\n")
             sys.stderr.flush()
     return 0

@@ -52,16 +52,22 @@ class Scribe:
         with suppress(OSError, AttributeError):  # a smaller pipe does too
             fcntl.fcntl(self.descriptor, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         inherited = [reading] + ([self._memory] if self._memory >= 0 else [])
-        # -I would hide a checkout; the parent's path is handed on instead, so that both run the same code.
-        self.process = subprocess.Popen(
-            [sys.executable, "-m", "capture.scribe", str(reading), str(self._memory)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            pass_fds=inherited,
-            start_new_session=True,
-            env=os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])},
-        )
-        os.close(reading)
+        try:
+            # The parent's path is handed on, so that both run the same code.
+            self.process = subprocess.Popen(
+                [sys.executable, "-m", "capture.scribe", str(reading), str(self._memory)],
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                pass_fds=inherited,
+                start_new_session=True,
+                env=os.environ | {"PYTHONPATH": os.pathsep.join([str(_ROOT), os.environ.get("PYTHONPATH", "")])},
+            )
+        except OSError:
+            self._close_memory()
+            os.close(self.descriptor)
+            raise
+        finally:
+            os.close(reading)
         assert self.process.stdin is not None
         with suppress(BrokenPipeError):
             self.process.stdin.write(msgspec.json.encode(settings))
@@ -90,6 +96,9 @@ class Scribe:
             os.close(self.descriptor)
         if self.process.stdout is not None:
             self.process.stdout.close()
+        self._close_memory()
+
+    def _close_memory(self) -> None:
         self._shared.close()
         if self._memory >= 0:
             os.close(self._memory)
@@ -128,19 +137,21 @@ class Session:
         self._ended_before = 0  # ends handed to scribes before this one
         self._taken_before = self._written_before = 0  # and what they booked
         self._started = False
+        self._listen = ""
         self._pulse: asyncio.Task[None] | None = None
         self._worst_lag_ns = 0  # since the last beat
         self._beat_at_ns = self._replace_at_ns = 0
 
-    def start(self) -> None:
-        """The proxy listens: open the window, and beat until `done`."""
+    def start(self, listen: str) -> None:
+        """The proxy listens, at scheme://host:port: open the window, and beat until `done`."""
         self._started = True
-        self._say(tell(OPEN, 0, self._clock(), Opening()))
+        self._listen = listen
+        self._say(tell(OPEN, 0, self._clock(), Opening("", listen)))
         # The loop keeps only a weak reference to a task; this attribute is the strong one.
         self._pulse = self._loop.create_task(self._beat_on(), name="beats of the recorder")
 
     def done(self) -> None:
-        """mitmproxy stops: finalise what is in flight, close the window, let the scribe finish. Safe to call twice."""
+        """mitmproxy stops: finalise what is in flight, close the window. Safe to call twice, and it does not wait."""
         if self._pulse is not None:
             self._pulse.cancel()
             self._pulse = None
@@ -152,15 +163,29 @@ class Session:
         self.recorder.stop()
         self.beat()  # the last counts
         self._say(tell(CLOSE, 0, self._clock(), Opening("stopped")))
-        self._drain()
 
     def finish(self) -> None:
-        """Wait until the scribe has written everything and ended."""
-        self._drain()
-        self.recorder.outbox.close()
+        """Wait until the scribe has written everything and ended. Raises FirsttokenError where that takes too long.
+
+        Call it when the event loop has ended. Whoever interrupts it leaves the scribe to itself.
+        """
+        outbox, process = self.recorder.outbox, self._scribe.process
+        until_ns = self._clock() + round(DRAIN_S * SECOND_NS)
+        with suppress(KeyboardInterrupt):
+            while outbox.waiting_bytes and outbox.closed is None and self._clock() < until_ns:
+                select.select([], [self._scribe.descriptor], [], 0.5)
+                outbox.drain()
+        with suppress(RuntimeError):  # it would tell an event loop that has ended to watch no more
+            outbox.close()
         self._scribe.close()
-        with suppress(subprocess.TimeoutExpired):
-            self._scribe.process.wait(DRAIN_S)
+        try:
+            process.wait(max(0.1, (until_ns - self._clock()) / SECOND_NS))
+        except (subprocess.TimeoutExpired, KeyboardInterrupt):
+            raise FirsttokenError(
+                f"the scribe, process {process.pid}, has not finished writing {self.settings.folder}",
+                "A disk may be stuck. It goes on by itself; when it has ended, look with: firsttoken capture check "
+                f"{self.settings.folder}",
+            ) from None
 
     def beat(self) -> None:
         """Tell the scribe once a second that we live, and what was counted. Start another scribe if it does not."""
@@ -175,6 +200,7 @@ class Session:
             counts.requests,
             counts.passed_through,
             counts.upgrades,
+            counts.refused,
             counts.max_in_flight,
             dict(counts.dropped),
             dict(counts.errors),
@@ -189,31 +215,28 @@ class Session:
             outbox.flush()
 
     def _replace(self) -> None:
-        """The scribe died. Count what it took with it, start another, tell it who is in flight."""
-        recorder = self.recorder
-        taken, written = self._scribe.booked
+        """The scribe died. Start another, count what it took with it, tell the new one who is in flight."""
+        recorder, dead = self.recorder, self._scribe
+        taken, written = dead.booked
+        settings = msgspec.structs.replace(
+            self.settings, again=True, taken=self._taken_before + taken, written=self._written_before + written
+        )
+        try:
+            self._scribe = self._start_scribe(settings)
+        except OSError as problem:  # no process to be had just now: the next try is a few seconds away
+            recorder.count_fault("scribe", problem)
+            return
         lost = recorder.counts.ended - self._ended_before - taken
         if lost > 0:
             recorder.counts.dropped[GONE] += lost
         self._ended_before = recorder.counts.ended
-        self._taken_before += taken
-        self._written_before += written
-        self._scribe.process.poll()
-        self._scribe.close()
-        self._scribe = self._start_scribe(
-            msgspec.structs.replace(self.settings, again=True, taken=self._taken_before, written=self._written_before)
-        )
+        self._taken_before, self._written_before = settings.taken, settings.written
+        dead.process.poll()
+        dead.close()
         recorder.outbox = Outbox(self._scribe.descriptor, self._loop)
-        self._say(tell(OPEN, 0, self._clock(), Opening(f"resumed after {GONE}")))
+        self._say(tell(OPEN, 0, self._clock(), Opening(f"resumed after {GONE}", self._listen)))
         recorder.announce_again(GONE)
-
-    def _drain(self) -> None:
-        """At the end: wait for room in the pipe, with an end to the patience."""
-        outbox, until = self.recorder.outbox, self._clock() + round(DRAIN_S * SECOND_NS)
-        outbox.flush()
-        while outbox.waiting_bytes and outbox.closed is None and self._clock() < until:
-            select.select([], [self._scribe.descriptor], [], 1.0)
-            outbox.flush()
+        recorder.outbox.flush()
 
     async def _beat_on(self) -> None:
         while True:

@@ -8,6 +8,7 @@ import select
 import shlex
 import textwrap
 from collections.abc import Callable, Iterable, Mapping
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final, TextIO
 
@@ -62,62 +63,114 @@ class StatusLine:
 
 
 def line(live: Live, width: int) -> str:
-    """The counts in at most `width` columns of ASCII. The least important parts go first."""
-    for parts in _shorter_and_shorter(live):
-        text = " | ".join(part for part in parts if part)
+    """The counts in at most `width` columns of ASCII. Words and decimals go first, then the least important parts."""
+    for gap, parts in _shorter_and_shorter(live):
+        text = gap.join(part for part in parts if part)
         if len(text) <= width:
             return text
     return text[: max(0, width)]
 
 
-def _shorter_and_shorter(live: Live) -> Iterable[list[str]]:
+def _shorter_and_shorter(live: Live) -> Iterable[tuple[str, list[str]]]:
     flight = f"{live.in_flight:,} in flight"
     arrivals_at = live.arrival.arrivals_at()
-    shares, few = _shares(arrivals_at), _shares(arrivals_at, 1)
-    requests = _counted(live.ended_count, "request")
-    tokens = live.prompt_tokens + live.output_tokens
+    count, tokens = live.ended_count, live.prompt_tokens + live.output_tokens
     ttft_ns = live.ttft.median_lately_ns
-    ttft = "" if ttft_ns is None else format_duration(ttft_ns).translate(_ASCII)
-    ttft = ttft and f"TTFT p50 {ttft}"
-    drops = live.dropped_by.total()
-    lag = format_duration(live.lag_ns).translate(_ASCII)
+    ttft = "" if ttft_ns is None else f"TTFT p50 {format_brief(ttft_ns)}"
+    drops, lag = live.dropped_by.total(), format_brief(live.lag_ns)
     late = live.lag_ns >= LATE_NS
-
     alarms = [f"DROPPED {drops:,}" if drops else "", f"LATE {lag}" if late else ""]
-    calm_drops, calm_lag = "" if drops else "dropped 0", "" if late else f"lag {lag}"
-    work = f"{requests} {format_count(tokens)} tokens"
-    short = f"{live.ended_count:,} req {format_count(tokens)} tok"
-    yield [flight, *alarms, shares, work, ttft, calm_drops, calm_lag]
-    yield [flight, *alarms, shares, short, ttft, calm_drops, calm_lag]
-    ttft = ttft.replace("p50 ", "")
-    yield [flight, *alarms, shares, short, ttft, calm_drops, calm_lag]
-    yield [flight, *alarms, shares, short, ttft, calm_drops]
-    yield [flight, *alarms, few, short, ttft, calm_drops]
-    yield [flight, *alarms, few, requests, ttft, calm_drops]
-    yield [flight, *alarms, requests, ttft]
-    yield [flight, *alarms, ttft]
-    yield [flight, *alarms]
-    yield [alarms[0] or flight]
+    drop, lag = "" if drops else "drop 0", "" if late else f"lag {lag}"
+
+    wide, gap = " | ", "|"
+    levels = _shares(arrivals_at)
+    work = f"{count:,} req {format_count(tokens)} tok"
+    yield (
+        wide,
+        [flight, *alarms, levels, f"{_counted(count, 'request')} {format_count(tokens)} tokens", ttft, drop, lag],
+    )
+    yield wide, [flight, *alarms, levels, work, ttft, drop, lag]
+    yield gap, [flight, *alarms, _shares(arrivals_at, tight=True, highest=True), work, ttft, drop, lag]
+    levels = _shares(arrivals_at, tight=True)
+    yield gap, [flight, *alarms, levels, work, ttft, drop, lag]
+    for digits in (1, 0):
+        work = f"{format_count(count, digits)} req {format_count(tokens, digits)} tok"
+        yield gap, [flight, *alarms, levels, work, ttft, drop, lag]
+    for shown in range(_SHOWN_LEVELS - 1, 0, -1):
+        levels = _shares(arrivals_at, shown, tight=True)
+        yield gap, [flight, *alarms, levels, work, ttft, drop, lag]
+    yield gap, [flight, *alarms, levels, work, ttft, drop]
+    yield gap, [flight, *alarms, levels, work, ttft]
+    yield gap, [flight, *alarms, work, ttft]
+    yield gap, [flight, *alarms, ttft]
+    yield gap, [flight, *alarms]
+    yield gap, [alarms[0] or flight]
 
 
-def _shares(arrivals_at: Mapping[int, int], shown: int = _SHOWN_LEVELS) -> str:
-    """`c=1 71% 2 22% 3 7%`: share of the arrivals at each operating point. Of many, the heaviest and the highest."""
+def _shares(
+    arrivals_at: Mapping[int, int], shown: int = _SHOWN_LEVELS, *, tight: bool = False, highest: bool = False
+) -> str:
+    """`c=1 71% 2 22% 3 7% max 9`, or tight `c 1:71 2:22 3:7%`: share of the arrivals at the heaviest operating points.
+
+    The highest point is told too where it is not among them and there is room.
+    """
     total = sum(arrivals_at.values())
     if not total:
         return ""
     heaviest = sorted(sorted(arrivals_at, key=lambda c: -arrivals_at[c])[:shown])
-    listed = " ".join(f"{c} {100 * arrivals_at[c] / total:.0f}%" for c in heaviest)
-    highest = max(arrivals_at)
-    return f"c={listed}" + (f" max {highest}" if highest > heaviest[-1] else "")
-
-
-def summary(live: Live, folder: Path, *, listen: str = "", encoding: str | None = "utf-8") -> str:
-    """The text at the end of a recording, for stderr, without a final newline. `listen` is where clients connect."""
-    if not live.arrived_count and not live.ended_count:
-        text = "\n".join(map(_filled, _nothing(live, listen)))
+    shares = [(c, 100 * arrivals_at[c] / total) for c in heaviest]
+    listed = [(c, "<1" if share < 0.5 else f"{share:.0f}") for c, share in shares]
+    if tight:
+        text = "c " + " ".join(f"{c}:{share}" for c, share in listed) + "%"
     else:
-        text = "\n\n".join(part for part in (_facts(live), _table(live), _verdict(live, folder)) if part)
-    return plain(text, encoding)
+        text = "c=" + " ".join(f"{c} {share}%" for c, share in listed)
+    most = max(arrivals_at)
+    return text + (f" max {most}" if most > heaviest[-1] and (highest or not tight) else "")
+
+
+def summary(
+    live: Live,
+    folder: Path,
+    *,
+    listen: str = "",
+    encoding: str | None = "utf-8",
+    killed: bool = False,
+    before: int = 0,
+    since_wall_ns: int | None = None,
+) -> str:
+    """The text at the end of a recording, for stderr, without a final newline.
+
+    `listen` is where clients connect, with or without a scheme. `killed`: the proxy ended without a word. A scribe that
+    replaced another tells when its counts begin (`since_wall_ns`) and how many requests were recorded `before`.
+    """
+    head = "\n".join(map(_filled, _head(live, folder, killed, before, since_wall_ns)))
+    if not live.arrived_count and not live.ended_count:
+        parts = [head, "\n".join(map(_filled, _nothing(live, listen, asks=not before)))]
+    else:
+        parts = [head, _facts(live, killed), _table(live), _verdict(live, folder, killed)]
+    return plain("\n\n".join(part for part in parts if part), encoding)
+
+
+def _head(live: Live, folder: Path, killed: bool, before: int, since_wall_ns: int | None) -> Iterable[str]:
+    """What must be known before the counts are read."""
+    if killed:
+        were = "was" if live.in_flight == 1 else "were"
+        yield (
+            f"The recorder was killed; {_counted(live.in_flight, 'request')} {were} in flight."
+            " Nothing listens any more."
+        )
+        yield _to_check(folder)
+    if before or since_wall_ns is not None:
+        begin = "later" if since_wall_ns is None else f"at {_time_of_day(since_wall_ns)}"
+        yield f"Scribe replaced: counts begin {begin}; {_counted(before, 'request')} recorded before"
+
+
+def _time_of_day(wall_ns: int) -> str:
+    return datetime.fromtimestamp(wall_ns // SECOND_NS, UTC).strftime("%H:%M:%S UTC")
+
+
+def _to_check(folder: Path) -> str:
+    return f"To see what the files hold: firsttoken capture check {shlex.quote(str(folder))}"
 
 
 def plain(text: str, encoding: str | None) -> str:
@@ -127,38 +180,54 @@ def plain(text: str, encoding: str | None) -> str:
     return text.translate(_ASCII).encode("ascii", "replace").decode("ascii")
 
 
-def format_count(count: int) -> str:
-    """A count in at most four digits: 950, 9.5k, 402k, 1.2M."""
+def format_count(count: int, digits: int = 1) -> str:
+    """A count in at most four digits: 950, 9.5k, 402k, 1.2M. `digits` after the point: at most 1."""
     for unit, scale in (("G", 10**9), ("M", 10**6), ("k", 10**3)):
         if count >= scale - scale // 2000:  # 999,600 is 1.0M, not 1000k
             value = count / scale
-            return f"{value:.1f}{unit}" if value < 99.95 else f"{value:.0f}{unit}"
+            return f"{value:.{digits}f}{unit}" if value < 99.95 else f"{value:.0f}{unit}"
     return str(count)
 
 
-def _nothing(live: Live, listen: str) -> Iterable[str]:
+def format_brief(ns: int) -> str:
+    """A duration in whole milliseconds, or in seconds from one second on: 0ms, <1ms, 182ms, 4.2s, 130s."""
+    if ns < MILLISECOND_NS:
+        return "<1ms" if ns else "0ms"
+    if ns < SECOND_NS - MILLISECOND_NS // 2:  # what rounds to 1000ms is 1.0s
+        return f"{ns / MILLISECOND_NS:.0f}ms"
+    seconds = ns / SECOND_NS
+    return f"{seconds:.1f}s" if seconds < 99.95 else f"{seconds:.0f}s"
+
+
+def _nothing(live: Live, listen: str, *, asks: bool) -> Iterable[str]:
     span_ns = _observed_ns(live)
-    where = f"http://{listen}" if listen else "the address of --listen"
     yield f"No request to an endpoint that is recorded came in {format_duration(span_ns)}."
     if live.passed_through or live.upgrades:
         yield (
             f"{_passed(live)}, so clients do reach the recorder. It records chat/completions, completions, responses,"
             " messages and embeddings."
         )
-    else:
-        yield f"Are the clients pointed at {where}? To see whether it answers: curl {where}/v1/models"
+    elif asks:  # where requests came before, the clients know the way
+        where = listen if not listen or "://" in listen else f"http://{listen}"
+        yield (
+            f"Are the clients pointed at {where or 'the address of --listen'}?"
+            + (f" While it records, this shows whether it answers: curl {where}/v1/models" if where else "")
+        )
     yield from _dropped(live)
 
 
-def _facts(live: Live) -> str:
-    return "\n".join(map(_filled, _fact_lines(live)))
+def _facts(live: Live, killed: bool) -> str:
+    return "\n".join(map(_filled, _fact_lines(live, killed)))
 
 
-def _fact_lines(live: Live) -> Iterable[str]:
+def _fact_lines(live: Live, killed: bool) -> Iterable[str]:
     by_outcome = ", ".join(f"{count:,} {outcome}" for outcome, count in live.outcomes().most_common())
     span = format_duration(_observed_ns(live))
     yield f"{_counted(live.ended_count, 'request')} in {span}: {by_outcome or 'none ended'}"
-    if live.in_flight:
+    if live.reasons:
+        reasons = ", ".join(f"{count:,} {reason}" for reason, count in live.reasons.most_common())
+        yield f"unanswered by the engine: {reasons}"
+    if live.in_flight and not killed:  # else the first line has told it
         yield f"{live.in_flight:,} still in flight"
     tokens = f"tokens by usage: {live.prompt_tokens:,} prompt, {live.output_tokens:,} output"
     if live.without_usage:
@@ -182,11 +251,12 @@ def _table(live: Live) -> str:
     return "" if measured is None else render(measured, live.arrival.windows)
 
 
-def _verdict(live: Live, folder: Path) -> str:
+def _verdict(live: Live, folder: Path, killed: bool) -> str:
     found = live.check()
     if found:
         lines = [f"check: {problem}" for problem in found]
-        lines.append(f"To see what the files hold: firsttoken capture check {shlex.quote(str(folder))}")
+        if not killed:  # else the second line has told it
+            lines.append(_to_check(folder))
     else:
         lines = ["check: sum of k x T_k = sum of durations, exactly, by arrival and by dispatch"]
     return "\n".join([*map(_filled, lines), f"Next: firsttoken concurrency {shlex.quote(str(folder))}"])

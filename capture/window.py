@@ -17,15 +17,16 @@ from capture.journal import Journal
 from capture.outbox import GONE
 from capture.settings import FULL, HASHED, NONE, Settings
 from capture.shelf import Shelf
-from profiles.captures import FORMAT, MANIFEST, VERSION, BeatLine, SegmentLine, WindowLine
+from profiles.capture_folder import FORMAT, MANIFEST, VERSION, read_manifest
+from profiles.captures import BeatLine, SegmentLine, WindowLine
 from profiles.errors import FirsttokenError
-from profiles.files import read_document, tool_version, write_document
+from profiles.files import tool_version, write_document
 from profiles.units import SECOND_NS
 
 MEND_EVERY_NS = 5 * SECOND_NS
 MANIFEST_EVERY_NS = 10 * SECOND_NS
 
-_NO_PULSE = Pulse(0, 0, 0, 0, 0, 0, {}, {})
+_NO_PULSE = Pulse(0, 0, 0, 0, 0, 0, 0, {}, {})
 
 
 class Window:
@@ -59,7 +60,9 @@ class Window:
         )
         self._before: dict[str, Any] = {}  # the counts of the capture before this recorder
         self._pulse = _NO_PULSE
-        self._listen = settings.listen
+        self.listen = settings.listen
+        self._purged_before: Any = None
+        self._compressed_before = 0
         self._mend_at_ns = self._manifest_at_ns = 0
 
     def head(self) -> bytes:
@@ -96,18 +99,24 @@ class Window:
 
     def _read_before(self) -> None:
         try:
-            found = read_document(self.folder / MANIFEST, FORMAT, (VERSION,))
+            found = read_manifest(self.folder)
         except (FirsttokenError, OSError):
             return
+        # Of these the manifest's own value is the start, whoever wrote it: they are counted here alone.
+        self._purged_before = found.get("purged")
+        self._compressed_before = found.get("compressed", 0)
+        self._started_wall_ns = found.get("started_wall_ns", self._started_wall_ns)
         recorder = found.get("recorder", {})
         if recorder.get("prefix") == self._settings.prefix:  # ours: the scribe before this one wrote it
-            self._before = recorder["before"]
-            self.dropped.update(recorder["dropped"])
+            self._before = recorder.get("before", {})
+            self.dropped.update(recorder.get("dropped", {}))
+            self.errors.update(recorder.get("errors", {}))
         else:
             self._before = {key: found[key] for key in (*_SUMS, *_BY_REASON, *_OTHERS) if key in found}
 
-    def opened(self, at_ns: int, reason: str = "") -> None:
-        """The proxy takes traffic from here on."""
+    def opened(self, at_ns: int, reason: str = "", listen: str = "") -> None:
+        """The proxy takes traffic from here on, at the address `listen`."""
+        self.listen = listen or self.listen
         self.append(msgspec.json.encode(WindowLine(event="open", at_ns=at_ns, reason=reason)))
 
     def append(self, line: bytes) -> bool:
@@ -171,6 +180,7 @@ class Window:
             "written": self.written,
             "passed_through": pulse.passed_through,
             "upgrades": pulse.upgrades,
+            "refused": pulse.refused,
         }
         by_reason = {
             "dropped": self.dropped + Counter(pulse.dropped),
@@ -182,22 +192,23 @@ class Window:
             "version": VERSION,
             "tool": self._tool,
             "upstream": self._settings.upstream,
-            "listen": self._listen,
+            "listen": self.listen,
             # One body on disk makes it a capture with bodies, whatever later windows keep.
             "bodies": next(mode for mode in (FULL, HASHED, NONE) if mode in kept),
-            "started_wall_ns": before.get("started_wall_ns", self._started_wall_ns),
+            "started_wall_ns": self._started_wall_ns,
             "updated_wall_ns": self._wall_clock(),
             "closed": closed,
             **{key: before.get(key, 0) + count for key, count in now.items()},
             **{key: dict(Counter(before.get(key, {})) + counts) for key, counts in by_reason.items()},
             "max_in_flight": max(before.get("max_in_flight", 0), pulse.max_in_flight),
-            "compressed": self.shelf.compressed,
+            "compressed": self._compressed_before + self.shelf.compressed,
             "not_compressed": dict(self.shelf.failed),  # by step and reason; tried again
-            "purged": self.shelf.purged(before.get("purged")),
+            "purged": self.shelf.purged(self._purged_before),
             "recorder": {
                 "prefix": self._settings.prefix,
                 "before": before,
                 "dropped": dict(self.dropped),
+                "errors": dict(self.errors),
             },
         }
 
@@ -209,6 +220,6 @@ class Window:
             self.errors[f"manifest: {type(problem).__name__}"] += 1
 
 
-_SUMS = ("windows", "requests", "written", "passed_through", "upgrades")
+_SUMS = ("windows", "requests", "written", "passed_through", "upgrades", "refused")
 _BY_REASON = ("dropped", "errors")
-_OTHERS = ("bodies", "started_wall_ns", "max_in_flight", "purged")
+_OTHERS = ("bodies", "max_in_flight")

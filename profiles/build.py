@@ -2,7 +2,8 @@
 
 1. `read_traffic`  reads the captures and lays them on one wall clock: windows, requests, who was in flight
 2. `measure_all`   concurrency of all requests, and of each class
-3. `build_profile` writes the tables and the manifest into a sibling directory and renames it: whole or not at all
+3. `build_profile` writes the tables and the manifest into a sibling directory and renames it: whole or not at all;
+   then it destroys the captures' hash keys
 
 Only POST requests are traffic. A gateway that polls /health or /v1/models puts no load on the engine, and would make
 the concurrency look busier than it is; such requests are counted as dropped.
@@ -19,15 +20,17 @@ from itertools import combinations
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, get_args
 
-from profiles.captures import Capture, Interval, body_fields, read_capture, segment_paths
+from profiles.capture_folder import HASH_KEY, key_files, readable, segment_paths
+from profiles.captures import Capture, Interval, body_fields, read_capture
 from profiles.classify import Workload, classify
 from profiles.concurrency import COVER, Concurrency, Window, censor, is_observed, measure, others_in_flight, union
 from profiles.dialects import EMBEDDINGS
-from profiles.errors import FormatError, UsageError
+from profiles.errors import FirsttokenError, FormatError, UsageError
 from profiles.files import (
     FILE_MODE,
     FOLDER_MODE,
     encode,
+    lock_folder,
     make_folder,
     read_document,
     sha256_of,
@@ -88,8 +91,7 @@ def read_traffic(paths: Sequence[Path]) -> Traffic:
         dropped["unfinished"] += len(waiting)
         dropped["recorder"] += capture.dropped
     if not found and not unfinished:
-        seen = f" ({dropped['not_post']} that are not POST)" if dropped["not_post"] else ""
-        raise FormatError(paths[0], f"no requests in this capture{seen}", hint="Send traffic through the recorder.")
+        raise _empty(captures, dropped["not_post"])
     if not windows:
         raise FormatError(paths[0], "no observed time: the capture has no window", hint="Record again.")
     found.sort(key=lambda each: each[1].arrival_ns)
@@ -106,12 +108,27 @@ def read_traffic(paths: Sequence[Path]) -> Traffic:
     return Traffic(captures, windows, requests, stays, dict(dropped), _warnings(captures, dropped))
 
 
+def _empty(captures: Sequence[Capture], not_post: int) -> FormatError:
+    seen = f" ({not_post} that are not POST)" if not_post else ""
+    for capture in captures:
+        if gone := (capture.manifest.get("purged") or {}).get("segments", 0):
+            segments = "1 of its segments was" if gone == 1 else f"{gone} of its segments were"
+            return FormatError(
+                capture.path,
+                f"no requests are left in this capture{seen}: {segments} purged",
+                hint="Name another capture. `firsttoken record --keep-days` and `--keep-gb` say how much is kept.",
+            )
+    return FormatError(
+        captures[0].path, f"no requests in this capture{seen}", hint="Send traffic through the recorder."
+    )
+
+
 def _refuse_twice(paths: Sequence[Path]) -> None:
-    seen: set[Path] = set()
+    seen: set[str] = set()
     for path in paths:
-        if path.resolve() in seen:
+        if (real := os.path.realpath(path)) in seen:
             raise UsageError(f"{path} is given twice", "Name each capture once: its requests would be counted double.")
-        seen.add(path.resolve())
+        seen.add(real)
 
 
 def _warnings(captures: Sequence[Capture], dropped: Counter[str]) -> list[str]:
@@ -150,25 +167,59 @@ def build_profile(
 ) -> Traffic:
     """Write the profile of `paths` to the new directory `out`. Returns the traffic that went in, with its warnings.
 
-    Raises UsageError where `out` exists, unless `force` is given and it holds a profile and nothing else, and
-    FormatError for a capture that cannot be read or is empty.
+    Then the hash keys of the captures are destroyed, except where a recorder goes on, and a warning names each.
+
+    Raises UsageError where `out` exists, unless `force` is given and it holds a profile and nothing else,
+    FormatError for a capture that cannot be read or is empty, and FirsttokenError where `out` cannot be written.
+    Nothing is destroyed then.
     """
-    _check_free(out, force)
+    with readable(out, "Give another path with -o."):
+        _check_free(out, force)
     traffic = read_traffic(paths)
     if not traffic.requests:
         raise FormatError(paths[0], "no request was seen to end", hint="Stop the recorder, or wait for an answer.")
+    try:
+        _make(traffic, out, now_wall_ns())
+    except OSError as problem:
+        raise FirsttokenError(
+            f"{problem.filename or out}: cannot be written ({problem.strerror})", "Give another path with -o."
+        ) from None
+    traffic.warnings.extend(warning for path in paths for warning in _without_key(path))
+    return traffic
+
+
+def _make(traffic: Traffic, out: Path, created_wall_ns: int) -> None:
     make_folder(out.parent)
     unfinished = out.with_name(f".{out.name}.{os.getpid()}")
     unfinished.mkdir(mode=FOLDER_MODE)
     try:
-        _write(traffic, unfinished, now_wall_ns())
+        _write(traffic, unfinished, created_wall_ns)
         if out.exists():
             _remove_profile(out)
         unfinished.rename(out)
     except BaseException:
         shutil.rmtree(unfinished, ignore_errors=True)
         raise
-    return traffic
+
+
+def _without_key(folder: Path) -> Iterator[str]:
+    """Destroy a capture's hash key and say so, in one sentence. A key in a file of the user's own is not ours."""
+    key = folder / HASH_KEY
+    try:
+        if not key_files(folder):
+            return
+        lock = lock_folder(folder)
+        if lock is None:
+            yield f"{key} is kept, for a recorder goes on with it; the next build after it destroys it"
+            return
+        try:
+            for path in key_files(folder):
+                path.unlink()
+        finally:
+            os.close(lock)
+        yield f"{key} was destroyed: nobody can try guesses on this capture any more, and new records get another key"
+    except OSError as problem:
+        yield f"{key} could not be destroyed ({problem.strerror}); who has it and the capture can try guesses"
 
 
 def _check_free(out: Path, force: bool) -> None:
@@ -244,7 +295,8 @@ def _write(traffic: Traffic, folder: Path, created_wall_ns: int) -> None:
 
 
 def _input(capture: Capture) -> dict[str, Any]:
-    segments = {path.name: sha256_of(path) for path in segment_paths(capture.path)}
+    with readable(capture.path):
+        segments = {path.name: sha256_of(path) for path in segment_paths(capture.path)}
     return {"name": capture.path.resolve().name, "segments": segments}
 
 

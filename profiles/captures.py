@@ -3,7 +3,8 @@
     CAPTURE/
       manifest.json            format firsttoken/capture: version, tool, upstream, bodies, counts of the recorder
       segment-NNNNNN.jsonl     live journal, one JSON line each, appended in one write
-      segment-NNNNNN.jsonl.zst the same, compressed; this version reads it and does not write it
+      segment-NNNNNN.jsonl.zst the same, compressed once it is closed
+      hash.key                 the secret of its keyed ids, where it has any
 
 Lines of a segment, told apart by `line`:
 
@@ -31,13 +32,10 @@ from typing import Any
 import msgspec
 import orjson
 
+from profiles.capture_folder import FORMAT, VERSION, read_manifest, readable, require_folder, segment_paths
 from profiles.errors import FormatError
-from profiles.files import check_format, decode_line, read_document, read_lines
+from profiles.files import check_format, decode_line, read_lines
 from profiles.records import Exchange, Record, RequestFacts
-
-FORMAT = "firsttoken/capture"
-VERSION = 1
-MANIFEST = "manifest.json"
 
 
 class SegmentLine(Record, frozen=True, kw_only=True, tag_field="line", tag="segment"):
@@ -176,23 +174,15 @@ def _with_body(line: bytes, body: bytes | None) -> bytes:
     return line if body is None else line[:-1] + b"," + orjson.dumps(body_fields(body))[1:]
 
 
-def segment_paths(folder: Path) -> list[Path]:
-    """The segments in order. A closed one replaces its live twin, which a kill may have left beside it."""
-    named: dict[str, Path] = {}
-    for path in sorted(folder.glob("segment-*.jsonl*")):
-        if path.name.endswith((".jsonl", ".jsonl.zst")):
-            named[path.name.split(".")[0]] = path  # .jsonl sorts before .jsonl.zst
-    return [named[name] for name in sorted(named)]
-
-
 def read_capture(folder: Path) -> Capture:
     """Read a capture directory. Raises FormatError with file and line; a torn last line is not an error."""
-    hint = "A capture is the directory that `firsttoken record --out` wrote."
-    if not folder.is_dir():
-        raise FormatError(folder, "not a directory" if folder.exists() else "no such directory", hint=hint)
-    if not (folder / MANIFEST).exists():
-        raise FormatError(folder / MANIFEST, "no such file", hint=hint)
-    capture = Capture(folder, read_document(folder / MANIFEST, FORMAT, (VERSION,)))
+    with readable(folder):
+        require_folder(folder)
+        return _read(folder)
+
+
+def _read(folder: Path) -> Capture:
+    capture = Capture(folder, read_manifest(folder))
     segments = segment_paths(folder)
     reading = _Reading(capture, purged=bool(segments) and not segments[0].name.startswith("segment-000001."))
     for path in segments:

@@ -13,7 +13,8 @@ Rules, each with an edge case in the tests:
 * One that ends at the instant at which another starts does not overlap it.
 * Zero length (rejected at once): an arrival, no time.
 * Started before its window: time, no arrival.
-* No end seen: censored at the end of its window.
+* No end seen: censored at the end of its window. The last line before a kill is often an arrival, and its window ends
+  with it: such a one has no time, and like any start at the close of a window it is no arrival.
 * A gap between windows leaves W. It is never counted as time at 0.
 """
 
@@ -151,16 +152,23 @@ def union(windows: Iterable[Window]) -> list[Window]:
 def censor(intervals: Iterable[Interval], windows: Iterable[Window]) -> list[Interval]:
     """The same intervals, every open end set to the end of its window: the first one that closes after its start.
 
-    Nobody saw what it did later, so it does not reach into the next window. Where no window closes after its start it
-    has no time at all.
+    Nobody saw what it did later, so it does not reach into the next window. It has no time at all where it starts at
+    the end of its window and no other window holds that instant, or where no window closes after its start. Only one
+    that starts between two windows belongs to the next: a recorder that could not write tells in its new window who
+    has come meanwhile and is still there.
     """
-    ends = sorted(close for _, close in windows)
-    return [stay if stay.end_ns is not None else _ended(stay, ends) for stay in intervals]
+    spans = list(windows)
+    ends, observed = sorted(close for _, close in spans), union(spans)
+    return [stay if stay.end_ns is not None else _ended(stay, ends, observed) for stay in intervals]
 
 
-def _ended(stay: Interval, ends: list[int]) -> Interval:
-    at = bisect_right(ends, stay.start_ns)
-    return Interval(stay.start_ns, ends[at] if at < len(ends) else stay.start_ns, stay.workload)
+def _ended(stay: Interval, ends: list[int], observed: Sequence[Window]) -> Interval:
+    start_ns = stay.start_ns
+    at = bisect_right(ends, start_ns)
+    closes_now = at > 0 and ends[at - 1] == start_ns
+    if at == len(ends) or (closes_now and not is_observed(start_ns, observed)):
+        return Interval(start_ns, start_ns, stay.workload)
+    return Interval(start_ns, ends[at], stay.workload)
 
 
 def others_in_flight(intervals: Sequence[Interval]) -> list[int]:

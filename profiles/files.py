@@ -206,6 +206,8 @@ def read_document(path: Path, format_name: str, versions: tuple[int, ...] = (1,)
         raise FormatError(path, "not a file") from None
     except PermissionError:
         raise FormatError(path, "may not be read by this user") from None
+    except OSError as error:  # a name that is too long, a loop of links
+        raise FormatError(path, f"cannot be read ({error.strerror})") from None
     except orjson.JSONDecodeError as error:
         raise FormatError(path, f"not JSON ({error})") from None
     check_format(path, document, format_name, versions)

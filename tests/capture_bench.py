@@ -140,6 +140,7 @@ class Bench:
             counts.requests,
             counts.passed_through,
             counts.upgrades,
+            counts.refused,
             counts.max_in_flight,
             dict(counts.dropped),
             dict(counts.errors),

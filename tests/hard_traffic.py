@@ -22,7 +22,8 @@ from typing import Any
 import orjson
 import psutil
 
-from profiles.captures import Capture, segment_paths
+from profiles.capture_folder import segment_paths
+from profiles.captures import Capture
 from profiles.errors import FormatError
 from profiles.files import lock_folder, read_lines
 
@@ -379,7 +380,7 @@ def is_free(out: Path) -> bool:
 
 def lines_of(out: Path) -> Iterator[dict[str, Any]]:
     """Every finished line of a capture, also while it is written."""
-    for path in segment_paths(out):
+    for path in segment_paths(out) if out.is_dir() else ():
         with suppress(FormatError):  # it was compressed and removed since we listed it
             for _, data in read_lines(path):
                 yield orjson.loads(data)

@@ -6,7 +6,8 @@ from typing import Any
 import orjson
 
 from profiles.build import build_profile
-from profiles.captures import FORMAT, MANIFEST, VERSION, end_line
+from profiles.capture_folder import FORMAT, MANIFEST, VERSION
+from profiles.captures import end_line
 from profiles.files import append_line, make_folder, write_document
 from profiles.records import Exchange, ResponseFacts
 from profiles.requests import describe

@@ -33,7 +33,8 @@ from raw_http import (
     streamed,
 )
 
-from profiles.captures import read_capture, segment_paths
+from profiles.capture_folder import segment_paths
+from profiles.captures import read_capture
 from profiles.records import Exchange
 
 pytestmark = pytest.mark.process

@@ -15,6 +15,7 @@ import pytest
 from click.testing import CliRunner, Result
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from locked_folder import LOCKS, locked
 
 from capture.check import check, dropped_by_reason, format_instant, view
 from capture.check_cli import capture, describe, parse_age, parse_bytes
@@ -22,6 +23,7 @@ from capture.evidence import look_at, read_sightings
 from capture.purge import BODY_KEYS, KEPT_FACTS, hold, strip_bodies, strip_line
 from capture.segments import list_segments, pack
 from capture.walk import Findings, Walk
+from profiles.capture_folder import HASH_KEY
 from profiles.captures import (
     BeatLine,
     EndLine,
@@ -717,6 +719,7 @@ def test_a_segment_that_cannot_be_done_is_an_error_and_the_manifest_goes_on_sayi
         shown = run("purge", folder, "--bodies", "--yes")
     assert isinstance(shown.exception, FirsttokenError)
     assert "segment-000001.jsonl" in str(shown.exception)
+    assert "again" in shown.exception.hint
     assert (folder / "segment-000002.jsonl").read_bytes() == WITHOUT
     assert json.loads((folder / "manifest.json").read_bytes())["bodies"] == "full"
 
@@ -728,6 +731,79 @@ def test_the_live_segment_keeps_its_bodies_while_it_is_written(tmp_path: Path) -
     assert shown.output.endswith("segment-000002.jsonl is being written and was left alone.\n")
     assert (folder / "segment-000001.jsonl").read_bytes() == WITHOUT
     assert (folder / "segment-000002.jsonl").read_bytes() == WITH_BODIES
+
+
+@pytest.mark.parametrize(
+    ("mode", "end", "left"), [("full", -2, "full"), ("hashed", -2, "hashed"), ("hashed", 10, "full")]
+)
+def test_a_damaged_segment_is_not_done_by_running_it_again(tmp_path: Path, mode: str, end: int, left: str) -> None:
+    """The manifest says what may be left in it; where not even its head can be read, it goes on saying what it said."""
+    other = data(segment(mode), *(beat(at) for at in range(50)), asked("k", 60))
+    folder = make(tmp_path / "c", WITH_BODIES, other, bodies="full")
+    path = compress(folder, 2)
+    path.write_bytes(path.read_bytes()[:end])
+    shown = run("purge", folder, "--bodies", "--yes")
+    assert isinstance(shown.exception, FirsttokenError)
+    assert "segment-000002.jsonl.zst: damaged" in shown.exception.problem
+    assert "again" not in shown.exception.hint
+    assert "delete" in shown.exception.hint
+    assert json.loads((folder / "manifest.json").read_bytes())["bodies"] == left
+    path.unlink()
+    assert run("purge", folder, "--bodies", "--yes").exit_code == 0
+    assert json.loads((folder / "manifest.json").read_bytes())["bodies"] == "none"
+
+
+def test_nothing_left_means_no_bodies_left(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", WITH_BODIES, WITH_BODIES, bodies="full")
+    aged(folder, WALL, 0, 0)
+    size = (folder / "segment-000002.jsonl").stat().st_size
+    run("purge", folder, "--keep-bytes", size, "--yes")
+    assert json.loads((folder / "manifest.json").read_bytes())["bodies"] == "full"
+    run("purge", folder, "--keep-bytes", 0, "--yes")
+    assert json.loads((folder / "manifest.json").read_bytes())["bodies"] == "none"
+
+
+def test_the_hash_key_goes_with_the_bodies_unless_a_recorder_needs_it(tmp_path: Path) -> None:
+    folder = make(tmp_path / "c", WITH_BODIES, WITH_BODIES, bodies="hashed")
+    (folder / HASH_KEY).write_bytes(b"k" * 32)
+    assert "Would destroy hash.key" in run("purge", folder, "--bodies").output
+    run("purge", folder, "--older-than", "1d", "--yes")
+    with recording(folder):
+        assert HASH_KEY not in run("purge", folder, "--bodies", "--yes").output
+    assert (folder / HASH_KEY).exists()
+    assert "Destroyed hash.key" in run("purge", folder, "--bodies", "--yes").output
+    assert not (folder / HASH_KEY).exists()
+    assert run("purge", folder, "--bodies", "--yes").output == "No bodies to take out.\n"
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+@pytest.mark.parametrize("arguments", [["check"], ["purge", "--bodies"], ["purge", "--keep-bytes", "0", "--yes"]])
+def test_a_capture_of_another_user_is_a_matter_of_usage(tmp_path: Path, lock: str, arguments: list[str]) -> None:
+    (tmp_path / "place").mkdir()
+    folder = make(tmp_path / "place" / "c", WHOLE)
+    with locked(folder, lock):
+        shown = run(*arguments, folder)
+    assert isinstance(shown.exception, UsageError)
+    assert "may not be read by this user" in shown.exception.problem
+    assert shown.exception.hint
+    assert [each.number for each in list_segments(folder)] == [1]
+
+
+@pytest.mark.parametrize("key", ["windows", "requests", "dropped", "errors", "purged", "bodies", "recorder"])
+def test_a_wrong_type_in_the_manifest_is_named_in_check_and_purge(tmp_path: Path, key: str) -> None:
+    wrong: dict[str, Any] = {key: [1]}
+    folder = make(tmp_path / "c", WHOLE, **wrong)
+    for arguments in (["check"], ["purge", "--bodies", "--yes"]):
+        shown = run(*arguments, folder)
+        assert isinstance(shown.exception, FormatError)
+        assert f"$.{key}" in shown.exception.problem
+
+
+def test_an_arrival_that_was_the_last_line_does_not_fill_the_next_window(tmp_path: Path) -> None:
+    first = data(segment(), opens(0), start("a", 10), asked("a", 10))
+    found = checked(make(tmp_path / "c", first, data(segment(), opens(20), beat(25), closes(30))))
+    assert found.arrival is not None
+    assert (found.open, found.arrival.sum_ns, found.arrival.max) == (1, 0, 0)
 
 
 def test_a_kill_in_the_middle_of_a_segment_leaves_the_old_one_whole(

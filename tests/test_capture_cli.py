@@ -57,3 +57,33 @@ def test_addresses_are_read_as_written() -> None:
     assert parse_upstream("https://engine") == ("https://engine:443", ("engine", 443))
     assert parse_upstream("http://[::1]:8000")[0] == "http://[::1]:8000"
     assert str(parse_address("--listen", "[::1]:8100")) == "[::1]:8100"
+
+
+NO_PEM = "this is no certificate\n"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (("--ca", "FILE"), "for an https engine"),
+        (("--insecure-upstream",), "for an https engine"),
+        (("--upstream", "https://127.0.0.1:1", "--ca", "FILE"), "holds no certificate"),
+        (("--certs", "FILE"), "does not hold a private key"),
+        (("--sample-bodies", "0.5"), "--sample-bodies is for bodies that are kept"),
+        (("--hash-key", "FILE"), "--hash-key has nothing to do"),
+        (("--metrics-listen", "127.0.0.1:0"), "cannot be used"),
+        (("--metrics-listen", "127.0.0.1:8100"), "cannot be used"),
+        (("--metrics-listen", "nonsense"), "is not an address"),
+    ],
+)
+def test_options_that_make_no_sense_are_refused_with_a_hint(
+    tmp_path: Path, options: tuple[str, ...], said: str
+) -> None:
+    (tmp_path / "file").write_text(NO_PEM)
+    given = [str(tmp_path / "file") if option == "FILE" else option for option in options]
+    upstream = () if "--upstream" in options else ("--upstream", "http://127.0.0.1:1")
+    problem = refused(*upstream, "--out", str(tmp_path / "c"), *given)
+    assert isinstance(problem, UsageError)
+    assert said in problem.problem
+    assert problem.hint
+    assert not (tmp_path / "c").exists()

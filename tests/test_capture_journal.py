@@ -11,9 +11,11 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from locked_folder import LOCKS, locked
 
 from capture.journal import LOOK_EVERY_NS, VANISHED, Journal, check_folder
-from profiles.captures import FORMAT, MANIFEST, VERSION, read_capture
+from profiles.capture_folder import FORMAT, MANIFEST, VERSION
+from profiles.captures import read_capture
 from profiles.errors import FormatError, UsageError
 from profiles.files import write_document
 
@@ -197,6 +199,30 @@ def test_a_manifest_of_another_format_is_left_alone(tmp_path: Path) -> None:
     write_document(tmp_path / MANIFEST, {"format": "firsttoken/run", "version": 1})
     with pytest.raises(FormatError, match="not a firsttoken/capture file"):
         check_folder(tmp_path)
+
+
+def test_a_manifest_that_cannot_be_gone_on_from_is_refused_before_anything_is_written(tmp_path: Path) -> None:
+    write_document(tmp_path / MANIFEST, {"format": FORMAT, "version": VERSION, "windows": "two"})
+    with pytest.raises(FormatError, match=r"\$\.windows"):
+        check_folder(tmp_path)
+
+
+@pytest.mark.parametrize("lock", ["below", "closed", "not listed"])
+def test_a_directory_of_another_user_is_a_matter_of_usage(tmp_path: Path, lock: str) -> None:
+    folder = tmp_path / "place" / "c"
+    folder.mkdir(parents=True)
+    write_document(folder / MANIFEST, {"format": FORMAT, "version": VERSION})
+    assert lock in LOCKS
+    with locked(folder, lock), pytest.raises(UsageError, match="may not be read by this user") as caught:
+        check_folder(folder)
+    assert "--out" in caught.value.hint
+    check_folder(folder)
+
+
+def test_a_link_that_leads_to_itself_is_named(tmp_path: Path) -> None:
+    (tmp_path / "c").symlink_to(tmp_path / "c")
+    with pytest.raises(UsageError, match="is a symbolic link"):
+        check_folder(tmp_path / "c")
 
 
 @pytest.mark.parametrize("left", [[], [f".{MANIFEST}.4711"]])

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from capture.levels import Levels
 from capture.live import KEPT, LATELY, FirstTokens, Live
-from capture.status import StatusLine, format_count, line, plain, summary
+from capture.status import StatusLine, format_brief, format_count, line, plain, summary
 from profiles.captures import Interval
 from profiles.concurrency import Concurrency, Window, measure
 from profiles.records import CANCELLED_BY_CLIENT, ERROR, OK, Exchange, RequestFacts, ResponseFacts
@@ -32,6 +32,7 @@ def exchange(
     prompt: int | None = None,
     output: int | None = None,
     events: int = 0,
+    reason: str | None = None,
 ) -> Exchange:
     first_ns = None if ttft_ns is None else arrival_ns + ttft_ns
     return Exchange(
@@ -43,6 +44,7 @@ def exchange(
         dispatch_ns=dispatch_ns,
         end_ns=end_ns,
         outcome=outcome,
+        reason=reason,
         request=RequestFacts(),
         response=ResponseFacts(
             first_token_ns=first_ns,
@@ -156,6 +158,19 @@ def test_what_is_settled_never_falls_and_ends_at_the_whole(
     assert settled == ({} if whole is None else whole.time_ns_at)
 
 
+@given(stories())
+def test_the_most_in_flight_is_the_highest_point_at_which_one_arrived(
+    story: tuple[list[tuple[int, int | None]], list[Window], list[tuple[int, int, int]]],
+) -> None:
+    stays, _, told = story
+    levels = Levels(HOLD_NS)
+    levels.window(0, "open")
+    tell(levels, stays, [], [each for each in told if each[1] != 0])
+    assert levels.highest == max(levels.arrivals_at(), default=0)
+    levels.passed(levels.latest_ns + HOLD_NS + 1)
+    assert levels.highest == max(levels.arrivals_at(), default=0)
+
+
 def test_an_end_that_is_told_late_takes_its_place() -> None:
     levels = Levels()
     levels.window(0, "open")
@@ -218,6 +233,20 @@ def test_an_end_that_was_lost_shows_against_the_proxys_own_count() -> None:
     live.left(5, None, 90)
     live.beat(200, 0, 0)
     assert live.check() == []
+
+
+def test_the_most_in_flight_goes_by_the_instants_not_by_the_order_of_telling() -> None:
+    levels = Levels(HOLD_NS)
+    levels.start(10)
+    levels.start(30)  # handled first, although the other ended before
+    assert levels.highest == 2
+    levels.end(10, 20)
+    assert levels.highest == 1
+    levels.start(40)
+    levels.end(30, 50)
+    levels.end(40, 50)
+    levels.passed(1000)
+    assert (levels.in_flight, levels.highest) == (0, 2)
 
 
 # -- counts ----------------------------------------------------------------------------------------------------------
@@ -327,30 +356,75 @@ def night() -> Live:
 
 
 def test_the_line_shows_all_where_there_is_room(night: Live) -> None:
-    shown = line(night, 120)
-    assert shown == (
-        "3 in flight | c=1 70% 2 22% 3 8% | 100 requests 402k tokens | TTFT p50 182 ms | dropped 0 | lag 2.00 ms"
+    assert line(night, 120) == (
+        "3 in flight | c=1 70% 2 22% 3 8% | 100 requests 402k tokens | TTFT p50 182ms | drop 0 | lag 2ms"
     )
+    assert line(night, 90) == "3 in flight | c=1 70% 2 22% 3 8% | 100 req 402k tok | TTFT p50 182ms | drop 0 | lag 2ms"
 
 
-def test_the_line_fits_80_columns(night: Live) -> None:
-    assert line(night, 79) == "3 in flight | c=1 70% 2 22% 3 8% | 100 req 402k tok | TTFT 182 ms | dropped 0"
+@pytest.fixture
+def noon(night: Live) -> Live:
+    """The same with the usual counts of a day."""
+    night.ended_by["chat", OK] = 12_345
+    night.prompt_tokens, night.output_tokens = 4_000_000, 200_000
+    return night
+
+
+def test_all_that_is_listed_fits_80_columns_with_usual_values(noon: Live) -> None:
+    assert line(noon, 79) == "3 in flight|c 1:70 2:22 3:8%|12,345 req 4.2M tok|TTFT p50 182ms|drop 0|lag 2ms"
+
+
+def test_decimals_go_before_levels_and_levels_before_parts(noon: Live) -> None:
+    parts = "3 in flight|{}|TTFT p50 182ms|drop 0|lag 2ms"
+    assert line(noon, 77) == parts.format("c 1:70 2:22 3:8%|12.3k req 4.2M tok")
+    assert line(noon, 76) == parts.format("c 1:70 2:22 3:8%|12k req 4M tok")
+    assert line(noon, 72) == parts.format("c 1:70 2:22%|12k req 4M tok")
+    assert line(noon, 68) == parts.format("c 1:70%|12k req 4M tok")
+    assert line(noon, 62) == "3 in flight|c 1:70%|12k req 4M tok|TTFT p50 182ms|drop 0"
+
+
+def test_the_highest_level_is_told_where_there_is_room() -> None:
+    live = Live()
+    live.window(0, "open")
+    for at, level in enumerate((*(each for each in (1, 2, 3) for _ in range(200)), 12)):
+        for other in range(level):
+            live.arrived(at * SECOND_NS + other)
+        for other in range(level):
+            live.ended(exchange(at * SECOND_NS + other, at * SECOND_NS + 1000))
+    live.beat(10**13, 0, 0)
+    assert "| c=1 50% 2 33% 3 17% max 12 |" in line(live, 120)
+    assert "|c 1:50 2:33 3:17% max 12|" in line(live, 67)
+    assert "|c 1:50 2:33 3:17%|" in line(live, 66)
+
+
+def test_a_small_share_is_not_nothing() -> None:
+    live = Live()
+    live.window(0, "open")
+    for at in range(300):
+        live.arrived(at * SECOND_NS)
+        if at == 299:
+            live.arrived(at * SECOND_NS + 1)
+            live.ended(exchange(at * SECOND_NS + 1, at * SECOND_NS + 2))
+        live.ended(exchange(at * SECOND_NS, at * SECOND_NS + 3))
+    live.beat(10**13, 0, 0)
+    assert "| c=1 100% 2 <1% |" in line(live, 120)
 
 
 def test_the_line_fits_every_width_and_keeps_what_matters_most(night: Live) -> None:
     for width in range(1, 130):
         assert len(line(night, width)) <= width
-    assert line(night, 30) == "3 in flight | TTFT 182 ms"
+    assert line(night, 30) == "3 in flight|TTFT p50 182ms"
     night.dropped("disk full", 12)
     night.beat(10**13, 3, 250 * MILLISECOND_NS)
-    for width in range(38, 130):
-        assert "DROPPED 12 | LATE 250 ms" in line(night, width)
-        assert "dropped 0" not in line(night, width)
+    for width in range(34, 130):
+        assert "DROPPED 12|LATE 250ms" in line(night, width).replace(" | ", "|")
+        assert "drop 0" not in line(night, width)
+        assert "lag" not in line(night, width)
     assert line(night, 12) == "DROPPED 12"
 
 
 def test_the_line_says_nothing_that_is_not_known() -> None:
-    assert line(Live(), 120) == "0 in flight | 0 requests 0 tokens | dropped 0 | lag 0 ns"
+    assert line(Live(), 120) == "0 in flight | 0 requests 0 tokens | drop 0 | lag 0ms"
 
 
 @pytest.mark.parametrize(
@@ -361,6 +435,20 @@ def test_the_line_says_nothing_that_is_not_known() -> None:
 def test_a_count_has_at_most_five_characters(count: int, text: str) -> None:
     assert format_count(count) == text
     assert len(text) <= 5
+
+
+@pytest.mark.parametrize(("count", "text"), [(999, "999"), (12_345, "12k"), (4_200_000, "4M"), (999_500, "1M")])
+def test_a_count_without_decimals(count: int, text: str) -> None:
+    assert format_count(count, 0) == text
+
+
+@pytest.mark.parametrize(
+    ("ns", "text"),
+    [(0, "0ms"), (1, "<1ms"), (999_999, "<1ms"), (MILLISECOND_NS, "1ms"), (999_499_999, "999ms"),
+     (999_500_000, "1.0s"), (99 * SECOND_NS, "99.0s"), (99_960 * MILLISECOND_NS, "100s")],
+)  # fmt: skip
+def test_a_duration_in_few_characters(ns: int, text: str) -> None:
+    assert format_brief(ns) == text
 
 
 class Terminal(io.StringIO):
@@ -450,6 +538,74 @@ def test_the_summary_names_drops_and_what_does_not_add_up(night: Live) -> None:
     assert "check: 2 more in flight than the proxy counts" in text
     assert "exactly" not in text
     assert "firsttoken capture check c" in text
+
+
+def test_the_summary_of_a_killed_recorder_says_so_first(night: Live) -> None:
+    text = summary(night, Path("my capture"), killed=True)
+    assert text.startswith(
+        "The recorder was killed; 3 requests were in flight. Nothing listens any more.\n"
+        "To see what the files hold: firsttoken capture check 'my capture'\n\n"
+        "100 requests in 11 min 53 s: 100 ok\n"
+    )
+    assert "still in flight" not in text
+    night.beat(10**13, 1, 0)  # something to check
+    assert summary(night, Path("c"), killed=True).count("firsttoken capture check c") == 1
+
+
+def test_a_recorder_that_was_killed_before_any_request_says_so_too() -> None:
+    live = Live()
+    live.window(0, "open")
+    live.beat(12 * SECOND_NS, 0, 0)
+    lines = summary(live, Path("c"), killed=True).splitlines()
+    assert lines[0] == "The recorder was killed; 0 requests were in flight. Nothing listens any more."
+    live.arrived(12 * SECOND_NS)
+    assert "; 1 request was in flight." in summary(live, Path("c"), killed=True)
+
+
+def test_the_summary_of_a_scribe_that_replaced_another_does_not_pass_as_the_whole(night: Live) -> None:
+    since_wall_ns = 1_790_000_000 * SECOND_NS
+    lines = summary(night, Path("c"), before=12_345, since_wall_ns=since_wall_ns).splitlines()
+    assert lines[:2] == ["Scribe replaced: counts begin at 14:13:20 UTC; 12,345 requests recorded before", ""]
+    assert lines[2].startswith("100 requests in ")
+    assert "counts begin later; 1 request recorded before" in summary(night, Path("c"), before=1)
+    assert "; 0 requests recorded before" in summary(night, Path("c"), since_wall_ns=since_wall_ns)
+    assert "Scribe" not in summary(night, Path("c"))
+    text = summary(night, Path("c"), killed=True, before=2)
+    assert text.index("was killed") < text.index("Scribe replaced") < text.index("100 requests")
+
+
+def test_a_replaced_scribe_without_requests_does_not_doubt_the_clients() -> None:
+    live = Live()
+    live.window(0, "open")
+    live.window(12 * SECOND_NS, "close")
+    text = summary(live, Path("c"), listen="127.0.0.1:8100", before=7)
+    assert "7 requests recorded before" in text
+    assert "No request" in text
+    assert "pointed at" not in text
+
+
+def test_the_summary_names_the_reasons_of_errors_that_no_answer_tells(night: Live) -> None:
+    assert "unanswered" not in summary(night, Path("c"))
+    for reason in ("engine unreachable", "kept connection closed while sending", "engine unreachable", None):
+        night.arrived(10**13)
+        night.ended(exchange(10**13, 10**13 + 1, outcome=ERROR, reason=reason))
+    text = " ".join(summary(night, Path("c")).split())
+    assert "unanswered by the engine: 2 engine unreachable, 1 kept connection closed while sending 3 still" in text
+
+
+@pytest.mark.parametrize(
+    ("listen", "where"),
+    [
+        ("127.0.0.1:8100", "http://127.0.0.1:8100"),
+        ("http://127.0.0.1:8100", "http://127.0.0.1:8100"),
+        ("https://[::1]:8100", "https://[::1]:8100"),
+    ],
+)
+def test_the_hint_has_the_scheme_that_clients_speak(listen: str, where: str) -> None:
+    text = " ".join(summary(Live(), Path("c"), listen=listen).split())
+    assert f"Are the clients pointed at {where}?" in text
+    assert f"curl {where}/v1/models" in text
+    assert "Are the clients pointed at the address of --listen?" in summary(Live(), Path("c"))
 
 
 def test_a_summary_without_requests_says_what_to_look_at() -> None:

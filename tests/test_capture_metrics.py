@@ -9,7 +9,7 @@ from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
 from capture.live import TTFT_BUCKETS_NS, Live
-from capture.metrics_page import MetricsPage, Page, serve
+from capture.metrics_page import DROP_REASONS, MetricsPage, Page, serve
 from profiles.errors import FirsttokenError, UsageError
 from profiles.records import ERROR, OK, Exchange, RequestFacts, ResponseFacts
 from profiles.units import MILLISECOND_NS, SECOND_NS
@@ -92,6 +92,8 @@ def test_a_scrape_tells_what_was_recorded(live: Live, page: MetricsPage) -> None
     samples = scrape(page)
     assert value(samples, "in_flight", clock="arrival") == 1
     assert value(samples, "in_flight", clock="dispatch") == 1
+    assert value(samples, "in_flight_max", clock="arrival") == 2
+    assert value(samples, "in_flight_max", clock="dispatch") == 2
     # Settled up to 55 s: 2 s at 1, 1 s at 1 and 1 s at 2, 25 s at 1.
     assert value(samples, "time_at_concurrency_seconds_total", c="0") == 26
     assert value(samples, "time_at_concurrency_seconds_total", c="1") == 28
@@ -104,6 +106,7 @@ def test_a_scrape_tells_what_was_recorded(live: Live, page: MetricsPage) -> None
     assert value(samples, "prompt_tokens_total") == 100
     assert value(samples, "output_tokens_total") == 7
     assert value(samples, "dropped_total", reason="disk full") == 3
+    assert value(samples, "dropped_total", reason="scribe behind") == 0
     assert value(samples, "event_loop_lag_seconds") == 0.002
     assert value(samples, "event_loop_lag_worst_seconds") == 0.04
     assert value(samples, "passed_through_total") == 5
@@ -131,13 +134,36 @@ def test_a_page_before_the_first_event_has_every_family_and_only_zeros(page: Met
             "in_flight time_at_concurrency_seconds_total arrivals_at_concurrency_total ttft_seconds_bucket"
             " ttft_seconds_count ttft_seconds_sum prompt_tokens_total output_tokens_total token_events_total"
             " without_usage_total event_loop_lag_seconds event_loop_lag_worst_seconds passed_through_total"
-            " upgrades_total scribe_behind_bytes"
+            " upgrades_total scribe_behind_bytes in_flight_max dropped_total"
         ).split()
     }
     levels = [dict(labels)["c"] for name, labels in samples if name == "firsttoken_time_at_concurrency_seconds_total"]
     assert levels == [*map(str, range(33)), "33+"]
     buckets = [labels for name, labels in samples if name == "firsttoken_ttft_seconds_bucket"]
     assert len(buckets) == len(TTFT_BUCKETS_NS) + 1
+
+
+def test_every_known_reason_of_a_drop_has_a_series_from_the_start_and_counts_in_it(live: Live) -> None:
+    known = {"scribe behind", "scribe gone", "recorder fault", "ENOSPC", "EIO", "vanished", "start missing"}
+    assert known <= set(DROP_REASONS)
+    for reason in known:
+        assert value(samples_of(render(live)), "dropped_total", reason=reason) == 0
+        live.dropped(reason, 2)
+        live.publish()
+        assert value(samples_of(render(live)), "dropped_total", reason=reason) == 2
+
+
+def test_a_peak_between_two_scrapes_is_not_missed(live: Live) -> None:
+    live.window(0, "open")
+    for at in (1, 2, 3):
+        live.arrived(at)
+    for at in (1, 2, 3):
+        live.ended(exchange(at, 10))
+    live.beat(20 * SECOND_NS, 0, 0)
+    samples = samples_of(render(live))
+    assert value(samples, "in_flight", clock="arrival") == 0
+    assert value(samples, "in_flight_max", clock="arrival") == 3
+    assert value(samples, "in_flight_max", clock="dispatch") == 0
 
 
 def test_levels_above_the_last_share_a_label(live: Live) -> None:

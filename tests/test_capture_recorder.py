@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from mitmproxy.connection import ConnectionState
 from mitmproxy.test import tflow, tutils
 
-import capture.recorder
 from capture.recorder import LARGE_BYTES, LATER_S
+from capture.stay import RACE_NS
 
 
 @pytest.fixture
@@ -257,7 +257,7 @@ def test_an_engine_that_dies_over_a_request_is_not_a_lost_race(bench: Bench) -> 
     flow = bench.arrive(100)
     bench.dispatch(flow, 110)
     flow.server_conn.timestamp_tcp_setup = flow.request.timestamp_start - 1
-    bench.fail(flow, 110 + capture.recorder.RACE_NS)
+    bench.fail(flow, 110 + RACE_NS)
     assert bench.only().origin == "engine"
 
 

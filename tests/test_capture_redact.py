@@ -14,10 +14,11 @@ from hypothesis import strategies as st
 
 import capture.redact
 import profiles.credentials
-from capture.block_key import HASH_KEY, open_key
+from capture.block_key import open_key
 from capture.digests import Digests, canonical
 from capture.headers import HEADERS_READ, TENANT_HEADERS, headers_read
-from capture.redact import FULL, HASHED, MODES, NONE, Asked, Redactor
+from capture.redact import FULL, HASHED, MODES, NONE, Asked, Redactor, needs_key
+from profiles.capture_folder import HASH_KEY
 from profiles.credentials import is_credential_name, without_tokens
 from profiles.errors import UsageError
 from profiles.records import BLOCK_CHARS, KeyedFacts, RequestFacts
@@ -62,7 +63,7 @@ def keyed(document: Any, key: bytes = KEY, **headers: str) -> KeyedFacts:
         {"mode": "all"},
         {"mode": HASHED},
         {"mode": NONE, "tenants": True},
-        {"mode": FULL, "tenants": True},
+        {"mode": FULL},
         {"mode": HASHED, "key": b"short"},
         {"sample": 1.1},
         {"sample": -0.1},
@@ -478,7 +479,7 @@ KEPT = [
 
 @pytest.mark.parametrize("body", KEPT)
 def test_a_body_without_credentials_is_kept_byte_for_byte(body: bytes) -> None:
-    asked = Redactor(FULL).read(body)
+    asked = Redactor(FULL, KEY).read(body)
     assert (asked.body, asked.facts.scrubbed) == (body, 0)
     assert asked.facts.keyed is None
 
@@ -617,19 +618,19 @@ def test_names_of_credentials(name: str, credential: bool) -> None:
 
 def test_a_compressed_body_is_kept_plain_and_one_that_cannot_be_read_not_at_all() -> None:
     body = encoded(chat(user("a"), api_key=SECRET))
-    asked = Redactor(FULL).read(gzip.compress(body), [(b"Content-Encoding", b"gzip")])
+    asked = Redactor(FULL, KEY).read(gzip.compress(body), [(b"Content-Encoding", b"gzip")])
     assert (asked.facts.encoding, asked.facts.scrubbed) == ("gzip", 1)
     assert json.loads(asked.body or b"") == chat(user("a"), api_key="[removed]")
-    asked = Redactor(FULL).read(body, [(b"content-encoding", b"br")])
+    asked = Redactor(FULL, KEY).read(body, [(b"content-encoding", b"br")])
     assert (asked.body, asked.facts.cut) == (None, "body not kept: not read")
 
 
 def test_what_cannot_be_looked_through_is_not_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     deep = b'{"api_key":"x","a":' + b"[" * 900 + b"]" * 900 + b"}"
-    asked = Redactor(FULL).read(deep)
+    asked = Redactor(FULL, KEY).read(deep)
     assert (asked.body, asked.facts.cut) == (None, "body not kept: nested too deeply")
     monkeypatch.setattr(profiles.credentials, "MOST_VALUES", 3)
-    asked = Redactor(FULL).read(b'{"a":[1,2,3,4]}')
+    asked = Redactor(FULL, KEY).read(b'{"a":[1,2,3,4]}')
     assert (asked.body, asked.facts.cut) == (None, "body not kept: too many values to look through")
 
 
@@ -686,6 +687,16 @@ def test_what_is_left_out_keeps_its_lengths_and_its_session() -> None:
 
 
 # --- The key
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("tenants", [False, True])
+def test_a_restart_does_not_tear_a_session_apart(mode: str, tenants: bool) -> None:
+    """Whatever keeps sessions or tenants has a key that outlasts the process, and will not do without."""
+    assert needs_key(mode, tenants=tenants) is (mode != NONE or tenants)
+    if needs_key(mode, tenants=tenants):
+        with pytest.raises(ValueError, match="needs a key"):
+            Redactor(mode, tenants=tenants)
 
 
 def test_the_key_of_a_capture_is_made_once_and_is_ours_alone(tmp_path: Path) -> None:

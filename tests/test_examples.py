@@ -23,6 +23,7 @@ EXAMPLES = ROOT / "examples"
 UNIT = EXAMPLES / "firsttoken-record.service"
 COMPOSE = EXAMPLES / "compose.yaml"
 NGINX = EXAMPLES / "nginx-fail-open.conf"
+LONGEST_STOP_S = 45  # a stop waits up to 30 s for the scribe, and both need time to end
 NGINX_COMMAND = shutil.which("nginx") or shutil.which("nginx", path="/usr/sbin:/usr/local/sbin")
 
 
@@ -80,6 +81,7 @@ def test_the_unit_restarts_for_ever_writes_one_directory_and_lets_the_scribe_fin
     }
     assert {name: settings.get(name) for name in expected} == expected
     assert f"--out /var/lib/{settings['StateDirectory']}/" in settings["ExecStart"]
+    assert int(settings["TimeoutStopSec"]) >= LONGEST_STOP_S
 
 
 @pytest.mark.process
@@ -105,6 +107,7 @@ def test_compose_publishes_on_loopback_and_keeps_the_engine_inside() -> None:
     assert "ports" not in services["engine"]
     assert recorder["init"] is True
     assert recorder["stop_signal"] == "SIGINT"
+    assert int(recorder["stop_grace_period"].removesuffix("s")) >= LONGEST_STOP_S
     (volume,) = recorder["volumes"]
     name, _, inside = volume.partition(":")
     assert name in compose()["volumes"]

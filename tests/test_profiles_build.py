@@ -1,6 +1,8 @@
 """Captures to a profile and back, and the two commands on top, on captures written by the recorder's own functions."""
 
+import fcntl
 import json
+import os
 import stat
 from pathlib import Path
 from typing import Any
@@ -10,9 +12,11 @@ import msgspec
 import polars
 import pytest
 from click.testing import CliRunner, Result
+from locked_folder import LOCKS, locked
 
 from profiles import build as build_module
 from profiles.build import build_profile, measure_all, read_traffic
+from profiles.capture_folder import HASH_KEY
 from profiles.captures import SegmentLine, StartLine, WindowLine, end_line
 from profiles.cli import concurrency, profile
 from profiles.errors import FirsttokenError, FormatError, UsageError
@@ -298,7 +302,7 @@ def test_a_build_that_fails_half_way_leaves_nothing(
 
     monkeypatch.setattr(build_module, "write_document", full)
     for out, force in (("new", False), ("p", True)):
-        with pytest.raises(OSError, match="No space left"):
+        with pytest.raises(FirsttokenError, match="No space left"):
             build_profile([captured], tmp_path / out, force=force)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["monday", "p"]
     assert read_profile(tmp_path / "p").manifest["created_wall_ns"] == 1
@@ -485,3 +489,97 @@ def test_request_facts_alone_are_enough_to_build(tmp_path: Path) -> None:
     build_profile([tmp_path / "c"], tmp_path / "p")
     (row,) = read_profile(tmp_path / "p").rows()
     assert (row.workload, row.model) == ("unknown", None)
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_capture_of_another_user_is_a_matter_of_usage(tmp_path: Path, lock: str) -> None:
+    (tmp_path / "place").mkdir()
+    folder = write_capture(tmp_path / "place" / "c", [(exchange("a", S, 2 * S), None)])
+    (folder / HASH_KEY).write_bytes(b"k" * 32)
+    build_profile([folder], tmp_path / "warm")  # loads what is loaded late, before we are nobody
+    (folder / HASH_KEY).write_bytes(b"k" * 32)
+    for command, words in ((concurrency, [folder]), (profile, ["build", folder, "-o", folder.parent / "p"])):
+        with locked(folder, lock), pytest.raises(UsageError, match="may not be read by this user") as caught:
+            run(command, *words)
+        assert caught.value.hint
+    assert (folder / HASH_KEY).exists()
+
+
+def test_a_place_where_nothing_can_be_made_is_said(tmp_path: Path, captured: Path) -> None:
+    (tmp_path / "file").touch()
+    with pytest.raises(FirsttokenError, match="cannot be written") as caught:
+        build_profile([captured], tmp_path / "file" / "sub" / "p")
+    assert caught.value.hint
+
+
+def test_a_capture_whose_segments_are_gone_says_that_they_were_purged(tmp_path: Path) -> None:
+    folder = write_capture(tmp_path / "c", [])
+    (folder / "segment-000000.jsonl").unlink()
+    document = {"format": "firsttoken/capture", "version": 1, "purged": {"segments": 3, "bytes": 9}}
+    write_document(folder / "manifest.json", document)
+    with pytest.raises(FormatError, match="3 of its segments were purged") as caught:
+        run(concurrency, folder)
+    assert "traffic" not in caught.value.hint
+
+
+KEY = b"00" * 32
+
+
+def with_key(folder: Path) -> Path:
+    (folder / HASH_KEY).write_bytes(KEY)
+    return folder
+
+
+def test_a_build_destroys_the_hash_key_and_can_be_done_again(tmp_path: Path, captured: Path) -> None:
+    with_key(captured)
+    (captured / f"{HASH_KEY}.4711").write_bytes(KEY)  # a kill in the making of the key leaves a second name
+    mine = tmp_path / "mine.key"
+    mine.write_bytes(KEY)
+    kept = sorted(path.name for path in captured.iterdir() if not path.name.startswith(HASH_KEY))
+    said = run(profile, "build", captured, "-o", tmp_path / "p").stderr.splitlines()
+    assert [line for line in said if HASH_KEY in line] == [
+        f"warning: {captured / HASH_KEY} was destroyed: nobody can try guesses on this capture any more,"
+        " and new records get another key"
+    ]
+    assert sorted(path.name for path in captured.iterdir()) == kept
+    assert mine.read_bytes() == KEY
+    again = run(profile, "build", captured, "-o", tmp_path / "again")
+    assert HASH_KEY not in again.stderr
+    assert read_profile(tmp_path / "again").rows() == read_profile(tmp_path / "p").rows()
+    assert read_profile(tmp_path / "p").manifest["warnings"] == read_profile(tmp_path / "again").manifest["warnings"]
+
+
+def test_the_hash_key_stays_where_a_recorder_goes_on(tmp_path: Path, captured: Path) -> None:
+    with_key(captured)
+    other = with_key(write_capture(tmp_path / "other", [(exchange("x", S, 2 * S), None)], wall_ns=WALL + 900 * S))
+    descriptor = os.open(captured, os.O_RDONLY)
+    fcntl.flock(descriptor, fcntl.LOCK_EX)
+    traffic = build_profile([captured, other], tmp_path / "p")
+    os.close(descriptor)
+    assert (captured / HASH_KEY).read_bytes() == KEY
+    assert not (other / HASH_KEY).exists()
+    assert [HASH_KEY in warning for warning in traffic.warnings].count(True) == 2
+    build_profile([captured], tmp_path / "again")
+    assert not (captured / HASH_KEY).exists()
+
+
+def test_a_build_that_fails_destroys_no_key(tmp_path: Path, captured: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with_key(captured)
+    (tmp_path / "taken").mkdir()
+    with pytest.raises(UsageError):
+        build_profile([captured], tmp_path / "taken")
+
+    def full(*_: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(build_module, "write_document", full)
+    with pytest.raises(FirsttokenError):
+        build_profile([captured], tmp_path / "p")
+    assert (captured / HASH_KEY).read_bytes() == KEY
+
+
+def test_a_key_that_is_a_link_is_not_ours(tmp_path: Path, captured: Path) -> None:
+    (tmp_path / "mine.key").write_bytes(KEY)
+    (captured / HASH_KEY).symlink_to(tmp_path / "mine.key")
+    build_profile([captured], tmp_path / "p")
+    assert (captured / HASH_KEY).read_bytes() == KEY

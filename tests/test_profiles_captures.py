@@ -8,7 +8,9 @@ import pytest
 import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from locked_folder import LOCKS, locked
 
+from profiles.capture_folder import read_manifest, segment_paths
 from profiles.captures import (
     BeatLine,
     EndLine,
@@ -20,7 +22,6 @@ from profiles.captures import (
     body_of,
     end_line,
     read_capture,
-    segment_paths,
 )
 from profiles.errors import FormatError
 from profiles.files import encode
@@ -245,3 +246,57 @@ def test_what_is_no_capture_says_so(tmp_path: Path) -> None:
         read_capture(tmp_path / "file")
     with pytest.raises(FormatError, match=r"manifest\.json: no such file"):
         read_capture(tmp_path)
+
+
+@pytest.mark.parametrize("lock", LOCKS)
+def test_a_capture_of_another_user_is_a_matter_of_usage(tmp_path: Path, lock: str) -> None:
+    (tmp_path / "place").mkdir()
+    folder = write(tmp_path / "place" / "c", journal(segment(), opens(0), closes(1)))
+    with locked(folder, lock), pytest.raises(FormatError, match="may not be read by this user") as caught:
+        read_capture(folder)
+    assert caught.value.hint
+    assert read_capture(folder).windows
+
+
+def test_a_name_that_no_system_takes_is_a_matter_of_usage(tmp_path: Path) -> None:
+    with pytest.raises(FormatError, match="cannot be read"):
+        read_capture(tmp_path / ("n" * 5_000))
+
+
+# Each key that is read again, with a value that it cannot have.
+_COUNTS = ("windows", "requests", "written", "passed_through", "upgrades", "max_in_flight")
+_NO_COUNT: tuple[Any, ...] = ("1", None, 1.5, [], -1, True)
+_NO_COUNTS: tuple[Any, ...] = ([], 3, None, {"EIO": "2"})
+WRONG: list[tuple[str, Any]] = [
+    *((key, value) for key in _COUNTS for value in _NO_COUNT),
+    *((key, value) for key in ("dropped", "errors", "recorder.dropped") for value in _NO_COUNTS),
+    ("purged", "x"), ("purged", None), ("purged.segments", "1"), ("purged.bytes", None), ("purged.until_wall_ns", "x"),
+    ("bodies", 0), ("bodies", {}), ("started_wall_ns", "now"),
+    ("recorder", []), ("recorder.prefix", 1), ("recorder.before", 1), ("recorder.before.windows", "1"),
+    ("recorder.before.dropped", {"EIO": None}),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("key", "value"), WRONG)
+def test_a_wrong_type_in_the_manifest_is_named(tmp_path: Path, key: str, value: Any) -> None:
+    folder = write(tmp_path / "c", journal(segment(), opens(0), closes(1)))
+    document: Any = value
+    for name in reversed(key.split(".")):
+        document = {name: document}
+    (folder / "manifest.json").write_bytes(encode({"format": "firsttoken/capture", "version": 1} | document))
+    for read in (read_manifest, read_capture):
+        with pytest.raises(FormatError) as caught:
+            read(folder)
+        assert f"`$.{key}" in str(caught.value)
+        assert caught.value.path == folder / "manifest.json"
+
+
+def test_a_manifest_comes_whole_and_may_say_more(tmp_path: Path) -> None:
+    folder = write(tmp_path / "c", journal(segment(), opens(0), closes(1)))
+    said = {
+        "format": "firsttoken/capture", "version": 1, "bodies": "full", "windows": 2, "dropped": {"EIO": 1},
+        "purged": {"segments": 1, "bytes": 5, "until_wall_ns": None, "later": 1}, "later": [1.5],
+        "recorder": {"prefix": "p", "before": {"windows": 1, "later": "x"}, "dropped": {}},
+    }  # fmt: skip
+    (folder / "manifest.json").write_bytes(encode(said))
+    assert read_manifest(folder) == said

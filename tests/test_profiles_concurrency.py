@@ -33,6 +33,11 @@ EDGES: list[tuple[str, Pairs, list[Window], dict[int, int], dict[int, int], int]
     ("spans a gap", [(0, 14)], [(0, 8), (10, 20)], {0: 6, 1: 12}, {1: 1}, 12),
     ("together", [(0, 4), (0, 4), (0, 2)], [(0, 8)], {0: 4, 2: 2, 3: 2}, {1: 1, 2: 1, 3: 1}, 10),
     ("none", [], [(0, 10)], {0: 10}, {}, 0),
+    # The last line before a kill: its window ends with it, and the next one knows nothing of it.
+    ("open at the end", [(9, 10), (10, None), (25, 26)], [(0, 10), (20, 30)], {0: 18, 1: 2}, {1: 2}, 2),
+    ("open at the end of an empty window", [(10, None)], [(10, 10), (20, 30)], {0: 10}, {}, 0),
+    ("open where two windows touch", [(10, None)], [(0, 10), (10, 20), (30, 40)], {0: 20, 1: 10}, {1: 1}, 10),
+    ("open at the end of the inner of two", [(10, None)], [(0, 20), (5, 10), (30, 40)], {0: 20, 1: 10}, {1: 1}, 10),
 ]
 
 
@@ -47,7 +52,7 @@ def test_edge_case(
     duration_sum_ns: int,
 ) -> None:
     found = measured(pairs, windows)
-    assert found == Concurrency(time_ns_at, arrivals_at, sum(b - a for a, b in windows), duration_sum_ns)
+    assert found == Concurrency(time_ns_at, arrivals_at, sum(b - a for a, b in union(windows)), duration_sum_ns)
 
 
 def test_the_shares_of_the_first_edge_case() -> None:
@@ -149,7 +154,9 @@ def test_the_times_sum_to_the_observed_time(pairs: Pairs, windows: list[Window])
 @given(SOME_PAIRS, WINDOWS)
 def test_a_count_at_every_instant_agrees(pairs: Pairs, windows: list[Window]) -> None:
     def end_of(start: int, end: int | None) -> int:
-        return end if end is not None else next((close for _, close in windows if close > start), start)
+        if end is not None or start in [close for _, close in windows]:
+            return start if end is None else end
+        return next((close for _, close in windows if close > start), start)
 
     closed = [(start, end_of(start, end)) for start, end in pairs]
     time_ns_at: dict[int, int] = {}
@@ -164,6 +171,17 @@ def test_a_count_at_every_instant_agrees(pairs: Pairs, windows: list[Window]) ->
             arrivals_at[c] = arrivals_at.get(c, 0) + 1
     found = measured(pairs, windows)
     assert (found.time_ns_at, found.arrivals_at) == (time_ns_at, arrivals_at)
+
+
+@settings(max_examples=40)
+@given(SMALL, st.lists(st.tuples(SMALL, st.integers(0, 12)).map(lambda pair: (pair[0], sum(pair))), max_size=6))
+def test_an_open_end_stays_in_the_windows_that_hold_or_touch_its_start(start: int, windows: list[Window]) -> None:
+    touching = [window for window in windows if window[0] <= start <= window[1]]
+    (stay,) = censor([Interval(start, None)], windows)
+    assert stay.end_ns is not None
+    assert stay.end_ns >= start
+    if touching:
+        assert stay.end_ns <= max(close for _, close in touching)
 
 
 @settings(max_examples=40)

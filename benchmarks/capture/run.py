@@ -15,9 +15,9 @@ from types import FrameType
 
 import click
 
-from benchmarks.capture.helpers import Engine, Player, describe_machine
 from benchmarks.capture.jobs import Batch
 from benchmarks.capture.measure import read_memory, settled_cpu
+from benchmarks.capture.processes import Engine, Player, describe_machine
 from benchmarks.capture.raw import BatchLine, MemoryLine, RawFile, RunLine, SkippedLine, read_raw
 from benchmarks.capture.scenarios import ALL, MEGABYTE, SCENARIOS, WARM, MemoryPlan, Scenario, Step, draw_order
 from benchmarks.capture.table import render
