@@ -338,7 +338,7 @@ class Recorder:
             stay.flow.request.data.content = None
         if self._body_bytes >= COLLECT_BYTES:
             self._body_bytes = 0
-            gc.collect(1)
+            gc.collect()  # all generations: of those in flight at a lesser one, the oldest would keep the bodies
 
 
 @lru_cache(maxsize=256)
