@@ -42,6 +42,8 @@ RECORDER_FAULT = "recorder fault"
 
 # A body or a piece of this size is told at once, so that whole answers of many megabytes do not pile up here.
 LARGE_BYTES = 16 * 1024
+# Large bodies are left out while so much waits for a scribe that is behind: they would be most of our memory.
+CROWDED_BYTES = 8 * 1024 * 1024
 # Pieces wait this long: nobody waits for them, and the end of their request takes them along.
 LATER_S = 0.1
 
@@ -161,7 +163,8 @@ class Recorder:
         size = len(body)
         headers = [field for field in flow.request.data.headers.fields if field[0].lower() in self._headers_read]
         # Before it is forwarded, so that a killed recorder's journal knows of every request that the engine has seen.
-        if size < LARGE_BYTES or size > LARGEST_BODY_BYTES:
+        crowded = size > LARGEST_BODY_BYTES or self.outbox.waiting_bytes > CROWDED_BYTES
+        if size < LARGE_BYTES or crowded:
             stay.asked = Asked(at_ns, headers, size, body if size < LARGE_BYTES else None)
             self._tell(stay)
             self.outbox.flush()

@@ -25,6 +25,7 @@ from capture.block_key import open_key
 from capture.frames import BOOKED, Answer, Arrival, Ending, Frame, FrameReader, Opening, Pulse, Story
 from capture.live import Live
 from capture.metrics_page import MetricsPage, serve
+from capture.outbox import BEHIND
 from capture.redact import Redactor, needs_key
 from capture.settings import Settings
 from capture.status import StatusLine, summary
@@ -37,6 +38,7 @@ from profiles.stream import ResponseReader
 from profiles.units import MILLISECOND_NS, SECOND_NS
 
 RECORDER_FAULT = "recorder fault"
+TOO_LARGE = "too large to be read"
 METHOD = "POST"  # of every request that is recorded
 
 READ_BYTES = 1024 * 1024
@@ -167,7 +169,8 @@ class Scribe:
     def _ask(self, number: int, stay: _Stay, told: frames.Asked) -> None:
         stay.dispatch_ns = told.at_ns
         self.live.dispatched(told.at_ns)
-        asked = self._redactor.read(told.body, told.headers, why_none="too large to be read")
+        why_none = TOO_LARGE if told.body_bytes > frames.LARGEST_BODY_BYTES else BEHIND
+        asked = self._redactor.read(told.body, told.headers, why_none=why_none)
         facts = asked.facts
         if facts.body_bytes != told.body_bytes:
             facts = msgspec.structs.replace(facts, body_bytes=told.body_bytes)

@@ -43,9 +43,29 @@ def test_full_bodies_are_kept_byte_for_byte(tmp_path: Path, body: bytes) -> None
 def test_a_body_that_is_too_large_is_counted_and_not_read(bench: Bench, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("capture.recorder.LARGE_BYTES", 0)
     monkeypatch.setattr("capture.recorder.LARGEST_BODY_BYTES", len(BODY) - 1)
+    monkeypatch.setattr("capture.frames.LARGEST_BODY_BYTES", len(BODY) - 1)
     stream_one(bench, bench.arrive(100))
     request = bench.only().request
     assert (request.body_bytes, request.unread) == (len(BODY), "too large to be read")
+
+
+def test_large_bodies_do_not_pile_up_before_a_scribe_that_is_behind(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("capture.recorder.CROWDED_BYTES", 100_000)
+    bench.pipe.room = 0
+    large = BODY.replace(b"SEEDED PROMPT", b"x" * 50_000)
+    for number in range(20):
+        stream_one(bench, bench.arrive(1_000 * number, body=large))
+    assert bench.outbox.waiting_bytes < 100_000 + len(large) + 20 * 1_500
+    bench.pipe.room = 1 << 30
+    bench.outbox.flush()
+    exchanges = bench.capture().exchanges
+    assert [exchange.outcome for exchange in exchanges] == ["ok"] * 20
+    assert [exchange.request.body_bytes for exchange in exchanges] == [len(large)] * 20
+    unread = [exchange.request.unread for exchange in exchanges]
+    assert unread[0] is None
+    assert unread[-1] == "scribe behind"
 
 
 @pytest.mark.parametrize("larger", [0, 1])
