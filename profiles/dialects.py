@@ -12,9 +12,9 @@ It carries *content* when a person would see text of it: reasoning and tool call
 """
 
 import re
-from dataclasses import dataclass
 from typing import Any, Final
 
+import msgspec
 import orjson
 
 CHAT: Final = "chat"
@@ -52,8 +52,7 @@ def canonical_path(path: str) -> str:
     return f"/v1{ending}" if clean.endswith(f"/v1{ending}") else ending
 
 
-@dataclass(frozen=True, slots=True)
-class Usage:
+class Usage(msgspec.Struct, frozen=True):
     """Token counts that the engine reported. None where it said nothing; cached tokens are part of the prompt."""
 
     prompt_tokens: int | None = None
@@ -62,8 +61,7 @@ class Usage:
     reasoning_tokens: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(msgspec.Struct, frozen=True):
     """What one event says. The texts are for those who asked to keep them; nothing here stores them."""
 
     tokens: bool = False
