@@ -177,8 +177,8 @@ def check_verdict(verdict: dict[str, Any]) -> None:
     (arm,) = verdict["arms"]
     assert (arm["arm"], arm["blocks"]) == ("uncached", 3)
     (ttft,) = [measure for measure in arm["measures"] if measure["measure"] == "ttft"]
-    # The cache saves nearly all of the prefill of most requests. How sure three blocks can be of it depends on what else
-    # the machine does: the words of verdicts are tested on runs of known effect.
+    # The cache saves nearly all of the prefill of most requests. How sure three blocks can be of it depends on what
+    # else the machine does: the words of verdicts are tested on runs of known effect.
     assert ttft["change"] > 0.3
     assert ttft["zone"] != "gain"
     if arm["verdict"] == "reject":
