@@ -193,17 +193,15 @@ class Connection(mode_servers.ProxyConnectionHandler):
             self._asking = True
         elif isinstance(hook, (HttpResponseHook, HttpErrorHook)):
             self._asked(hook.flow)
-        called = self.hooks.get(hook.name)
-        try:
-            if called is not None:
-                called(*hook.args())
-        except Exception as problem:
-            self.count_fault(hook.name, problem)
+        self._call(hook)
         if hook.blocking:
             self._answers.append(events.HookCompleted(hook))
 
     async def handle_hook(self, hook: commands.StartHook) -> None:
         """The hooks of the connection itself, which mitmproxy awaits."""
+        self._call(hook)
+
+    def _call(self, hook: commands.StartHook) -> None:
         called = self.hooks.get(hook.name)
         if called is not None:
             try:

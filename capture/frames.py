@@ -47,7 +47,6 @@ class Arrival(msgspec.Struct, frozen=True, array_like=True):
     path: str
     endpoint: str
     in_flight: int  # others
-    again: bool = False  # a scribe before this one was told of it first
 
 
 class Asked(msgspec.Struct, frozen=True, array_like=True):
@@ -128,8 +127,7 @@ def frame(kind: int, number: int, at_ns: int, payload: bytes = b"") -> bytes:
 
 def tell(kind: int, number: int, at_ns: int, told: msgspec.Struct) -> bytes:
     """A frame that holds a struct."""
-    payload = _encode(told)
-    return _HEAD.pack(len(payload), kind, number, at_ns) + payload
+    return frame(kind, number, at_ns, _encode(told))
 
 
 def asked(number: int, told: Asked, body: bytes) -> list[bytes]:

@@ -18,8 +18,7 @@ from prometheus_client.registry import Collector
 
 from capture.journal import NOT_OPEN, VANISHED
 from capture.live import TTFT_BUCKETS_NS, Live, Numbers
-from capture.outbox import BEHIND, GONE
-from capture.redact import FAULT
+from capture.outbox import BEHIND, FAULT, GONE, UNANNOUNCED
 from profiles.errors import FirsttokenError, UsageError
 from profiles.units import SECOND_NS
 
@@ -28,7 +27,7 @@ LAST_LEVEL: Final = 32
 _ABOVE: Final = f"{LAST_LEVEL + 1}+"
 # These have a series from the start: a rate over one that appears with its first drops misses them. Other error codes
 # of the system may come later.
-DROP_REASONS: Final = (BEHIND, GONE, FAULT, "start missing", VANISHED, NOT_OPEN, "ENOSPC", "EIO")
+DROP_REASONS: Final = (BEHIND, GONE, FAULT, UNANNOUNCED, VANISHED, NOT_OPEN, "ENOSPC", "EIO")
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,8 +16,11 @@ LIMIT_BYTES = 64 * 1024 * 1024
 # hold up the event loop while it is copied.
 FLUSH_BYTES = 128 * 1024
 
+# Why a request has no record, or a part of it is missing.
 BEHIND = "scribe behind"
 GONE = "scribe gone"
+FAULT = "recorder fault"
+UNANNOUNCED = "start missing"
 
 
 class Loop(Protocol):

@@ -30,15 +30,13 @@ from mitmproxy import connection, http
 from mitmproxy.tcp import TCPFlow
 from mitmproxy.tls import TlsData
 
-from capture.frames import LARGEST_BODY_BYTES, STORY, Answer, Arrival, Asked, Ending, Story, asked, tell
+from capture.frames import LARGEST_BODY_BYTES, STORY, Answer, Arrival, Asked, Ending, Pulse, Story, asked, tell
 from capture.headers import HEADERS_READ
-from capture.outbox import Outbox
+from capture.outbox import FAULT, Outbox
 from capture.stay import Now, ReadClock, Stay, ending_of
 from capture.terminal import TerminalWatch
 from profiles.dialects import OTHER, canonical_path, endpoint_of
 from profiles.records import CANCELLED, CANCELLED_BY_CLIENT, CLIENT, PROXY
-
-RECORDER_FAULT = "recorder fault"
 
 # A body or a piece of this size is told at once, so that whole answers of many megabytes do not pile up here.
 LARGE_BYTES = 16 * 1024
@@ -108,6 +106,22 @@ class Recorder:
         """How many requests have arrived and not ended."""
         return len(self._open)
 
+    def pulse(self, lag_ns: int) -> Pulse:
+        """What was counted so far, with the loop's worst lateness since the last pulse."""
+        counts = self.counts
+        return Pulse(
+            self.in_flight,
+            lag_ns,
+            counts.requests,
+            counts.passed_through,
+            counts.upgrades,
+            counts.refused,
+            counts.max_in_flight,
+            dict(counts.dropped),
+            dict(counts.errors),
+            self.outbox.waiting_bytes,
+        )
+
     def observe_lag(self, lag_ns: int) -> None:
         """The event loop was late by this much: instants of the requests in flight may be late by it too."""
         self._lag_ns = lag_ns
@@ -119,7 +133,7 @@ class Recorder:
         """A new scribe: tell it who is in flight. What the one before knew of them is lost."""
         for stay in self._open.values():
             stay.missing, stay.unknown = missing, False
-            stay.untold_arrival = msgspec.structs.replace(stay.arrival, again=True)
+            stay.untold_arrival = stay.arrival
             self._tell(stay)
 
     def stop(self) -> None:
@@ -164,14 +178,14 @@ class Recorder:
         headers = [field for field in flow.request.data.headers.fields if field[0].lower() in self._headers_read]
         # Before it is forwarded, so that a killed recorder's journal knows of every request that the engine has seen.
         crowded = size > LARGEST_BODY_BYTES or self.outbox.waiting_bytes > CROWDED_BYTES
-        if size < LARGE_BYTES or crowded:
-            stay.asked = Asked(at_ns, headers, size, body if size < LARGE_BYTES else None)
-            self._tell(stay)
-            self.outbox.flush()
-        else:
-            self._tell(stay)
-            self.outbox.flush()
-            self._put(stay, *asked(stay.number, Asked(at_ns, headers, size, None), body))
+        small = size < LARGE_BYTES
+        told = Asked(at_ns, headers, size, body if small else None)
+        if small or crowded:
+            stay.asked = told
+        self._tell(stay)
+        self.outbox.flush()
+        if not small and not crowded and stay.missing is None:
+            stay.missing = self.outbox.put(*asked(stay.number, told, body))
         self._body_bytes += size
 
     def responseheaders(self, flow: http.HTTPFlow) -> None:
@@ -265,7 +279,7 @@ class Recorder:
     def _lose_sight(self, stay: Stay, problem: Exception) -> None:
         """A fault of ours costs this response its facts. Its bytes pass on, its end is still recorded."""
         self.count_fault("response", problem)
-        stay.missing = stay.missing or f"{RECORDER_FAULT}: {type(problem).__name__}"
+        stay.missing = stay.missing or f"{FAULT}: {type(problem).__name__}"
 
     # The way to the scribe. Stories wait for each other, because a frame and a write cost more than a piece.
 
@@ -310,7 +324,7 @@ class Recorder:
         except Exception as problem:
             self._lose_sight(stay, problem)
             stay.untold_arrival, arrival = arrival, None
-            refused = RECORDER_FAULT
+            refused = FAULT
         stay.waiting, stay.asked, stay.answer = False, None, None
         stay.times_ns.clear()
         stay.pieces.clear()
@@ -319,10 +333,6 @@ class Recorder:
             stay.unknown = stay.unknown or arrival is not None
         return refused
 
-    def _put(self, stay: Stay, *parts: bytes) -> None:
-        if stay.missing is None:
-            stay.missing = self.outbox.put(*parts)
-
     def _finish(self, stay: Stay, ending: Ending) -> None:
         if self._open.pop(stay.flow.id, None) is None:
             return
@@ -330,7 +340,7 @@ class Recorder:
         if stay.missing is not None:
             ending = msgspec.structs.replace(ending, missing=stay.missing)
         refused = stay.missing if stay.unknown else self._tell(stay, ending)
-        if refused == RECORDER_FAULT:  # a part of it cannot be told; its end alone may be
+        if refused == FAULT:  # a part of it cannot be told; its end alone may be
             refused = self._tell(stay, msgspec.structs.replace(ending, missing=stay.missing))
         if refused is None:
             self.counts.ended += 1

@@ -15,7 +15,7 @@ body names so; without one it is its model, its system text and its first messag
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Any
 
 import msgspec
 
@@ -31,17 +31,12 @@ from capture.headers import (
     media_type_of,
     session_of,
 )
+from capture.outbox import FAULT
+from capture.settings import BODY_MODES, FULL, HASHED, NONE
 from profiles.credentials import TooManyValues, clean_json, without_tokens
 from profiles.prompts import ENCODINGS, Prompt, Reading, constraint_of, prompt_of, read_body
 from profiles.records import KeyedFacts, RequestFacts
 from profiles.requests import OTHER, facts_of
-
-NONE: Final = "none"
-HASHED: Final = "hashed"
-FULL: Final = "full"
-MODES: Final = (NONE, HASHED, FULL)
-
-FAULT: Final = "recorder fault"
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,8 +70,8 @@ class Redactor:
         *,
         draw: Callable[[int], bytes] = os.urandom,
     ) -> None:
-        if mode not in MODES:
-            raise ValueError(f"mode is one of {', '.join(MODES)}, not {mode}")
+        if mode not in BODY_MODES:
+            raise ValueError(f"mode is one of {', '.join(BODY_MODES)}, not {mode}")
         if not 0 <= sample <= 1:
             raise ValueError(f"the share of sessions is between 0 and 1, not {sample}")
         if key is None and needs_key(mode, tenants=tenants):

@@ -25,7 +25,7 @@ from capture.block_key import open_key
 from capture.frames import BOOKED, Answer, Arrival, Ending, Frame, FrameReader, Opening, Pulse, Story
 from capture.live import Live
 from capture.metrics_page import MetricsPage, serve
-from capture.outbox import BEHIND
+from capture.outbox import BEHIND, FAULT, UNANNOUNCED
 from capture.redact import Redactor, needs_key
 from capture.settings import Settings
 from capture.status import StatusLine, summary
@@ -37,7 +37,6 @@ from profiles.records import CANCELLED_BY_CLIENT, OK, Exchange, ResponseFacts, o
 from profiles.stream import ResponseReader
 from profiles.units import MILLISECOND_NS, SECOND_NS
 
-RECORDER_FAULT = "recorder fault"
 TOO_LARGE = "too large to be read"
 METHOD = "POST"  # of every request that is recorded
 
@@ -115,7 +114,7 @@ class Scribe:
     def _fault_of(self, problem: Exception) -> str:
         """Count a fault of ours. Its type is all that is told: its message could quote what passed."""
         self._window.errors[f"scribe: {type(problem).__name__}"] += 1
-        return f"{RECORDER_FAULT}: {type(problem).__name__}"
+        return f"{FAULT}: {type(problem).__name__}"
 
     def _open(self, frame: Frame) -> None:
         told = _told(frame, Opening)
@@ -180,14 +179,14 @@ class Scribe:
         self.ended += 1
         self._stays.pop(number, None)
         if stay is None:  # its arrival never came through
-            self._window.drop("start missing")
+            self._window.drop(UNANNOUNCED)
             return
         try:
             exchange = self._exchange(stay, number, ending)
             line = end_line(exchange)
         except Exception as problem:
             self._fault_of(problem)
-            self._window.drop(RECORDER_FAULT)
+            self._window.drop(FAULT)
             self.live.left(stay.arrival.at_ns, stay.dispatch_ns, ending.at_ns)
             return
         self.live.ended(exchange)

@@ -20,7 +20,7 @@ from pathlib import Path
 import msgspec
 import orjson
 
-from capture.frames import BEAT, BOOKED, CLOSE, OPEN, Opening, Pulse, tell
+from capture.frames import BEAT, BOOKED, CLOSE, OPEN, Opening, tell
 from capture.headers import headers_read
 from capture.outbox import GONE, Outbox
 from capture.recorder import Recorder
@@ -193,19 +193,7 @@ class Session:
         if self.recorder.outbox.closed is not None and now_ns >= self._replace_at_ns:
             self._replace_at_ns = now_ns + REPLACE_EVERY_NS
             self._replace()
-        counts = self.recorder.counts
-        pulse = Pulse(
-            self.recorder.in_flight,
-            self._worst_lag_ns,
-            counts.requests,
-            counts.passed_through,
-            counts.upgrades,
-            counts.refused,
-            counts.max_in_flight,
-            dict(counts.dropped),
-            dict(counts.errors),
-            self.recorder.outbox.waiting_bytes,
-        )
+        pulse = self.recorder.pulse(self._worst_lag_ns)
         self._worst_lag_ns = 0
         self._say(tell(BEAT, 0, now_ns, pulse))
 
@@ -251,4 +239,4 @@ class Session:
                     self._beat_at_ns = now_ns + BEAT_EVERY_NS
                     self.beat()
             except Exception as problem:  # a beat that fails must not be the last one
-                self.recorder.counts.errors[f"beat: {type(problem).__name__}"] += 1
+                self.recorder.count_fault("beat", problem)

@@ -11,7 +11,7 @@ from mitmproxy import http
 from mitmproxy.connection import ConnectionState
 from mitmproxy.test import tflow, tutils
 
-from capture.frames import BEAT, CLOSE, OPEN, FrameReader, Opening, Pulse, tell
+from capture.frames import BEAT, CLOSE, OPEN, FrameReader, Opening, tell
 from capture.journal import Journal
 from capture.outbox import Outbox
 from capture.recorder import Recorder
@@ -133,19 +133,7 @@ class Bench:
         self.pipe.close()
 
     def beat(self) -> None:
-        counts = self.recorder.counts
-        pulse = Pulse(
-            self.recorder.in_flight,
-            0,
-            counts.requests,
-            counts.passed_through,
-            counts.upgrades,
-            counts.refused,
-            counts.max_in_flight,
-            dict(counts.dropped),
-            dict(counts.errors),
-        )
-        self.outbox.put(tell(BEAT, 0, self.now_ns, pulse))
+        self.outbox.put(tell(BEAT, 0, self.now_ns, self.recorder.pulse(0)))
         self.outbox.flush()
         self.take()
 

@@ -17,7 +17,8 @@ import profiles.credentials
 from capture.block_key import open_key
 from capture.digests import Digests, canonical
 from capture.headers import HEADERS_READ, TENANT_HEADERS, headers_read
-from capture.redact import FULL, HASHED, MODES, NONE, Asked, Redactor, needs_key
+from capture.redact import Asked, Redactor, needs_key
+from capture.settings import BODY_MODES, FULL, HASHED, NONE
 from profiles.capture_folder import HASH_KEY
 from profiles.credentials import is_credential_name, without_tokens
 from profiles.errors import UsageError
@@ -97,7 +98,7 @@ DOCUMENTS = st.dictionaries(st.sampled_from(PLACES), ODD_JSON, max_size=5)
 
 
 def every_policy() -> Iterator[Redactor]:
-    for mode in MODES:
+    for mode in BODY_MODES:
         yield Redactor(mode, KEY, 0.5, True)
         yield Redactor(mode, KEY)
 
@@ -634,7 +635,7 @@ def test_what_cannot_be_looked_through_is_not_kept(monkeypatch: pytest.MonkeyPat
     assert (asked.body, asked.facts.cut) == (None, "body not kept: too many values to look through")
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", BODY_MODES)
 def test_a_body_that_is_not_there_says_why_in_the_recorders_words(mode: str) -> None:
     assert Redactor(mode, KEY).read(None).facts.unread == "no body"
     asked = Redactor(mode, KEY).read(None, why_none="too large to be read")
@@ -689,7 +690,7 @@ def test_what_is_left_out_keeps_its_lengths_and_its_session() -> None:
 # --- The key
 
 
-@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("mode", BODY_MODES)
 @pytest.mark.parametrize("tenants", [False, True])
 def test_a_restart_does_not_tear_a_session_apart(mode: str, tenants: bool) -> None:
     """Whatever keeps sessions or tenants has a key that outlasts the process, and will not do without."""
