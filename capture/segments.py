@@ -22,6 +22,7 @@ from typing import Any
 
 import zstandard
 
+from profiles import files
 from profiles.files import FILE_MODE
 
 SEGMENT = re.compile(r"segment-(\d{6,})\.jsonl(\.zst)?")
@@ -215,20 +216,7 @@ def pack(pieces: Iterable[bytes], size: int) -> Iterator[bytes]:
 
 def unpack(descriptor: int) -> Iterator[bytes]:
     """The content of an open compressed segment. Raises zstandard.ZstdError where it is damaged or cut."""
-    reader: zstandard.ZstdDecompressionObj | None = None
-    frames = 0
-    for piece in read_pieces(descriptor, 1 << 16):  # small, for it may unpack to a thousand times its size
-        rest = piece
-        while rest:
-            reader = reader or zstandard.ZstdDecompressor().decompressobj()
-            if text := reader.decompress(rest):
-                yield text
-            rest = b""
-            if reader.eof:
-                rest, reader = reader.unused_data, None
-                frames += 1
-    if reader is not None or not frames:
-        raise zstandard.ZstdError("the file ends inside a frame")
+    return files.unpack(read_pieces(descriptor, 1 << 16))  # small, for it may unpack to a thousand times its size
 
 
 def sweep(folder: Path) -> int:

@@ -11,7 +11,7 @@ import fcntl
 import hashlib
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -162,25 +162,39 @@ def _open_lines(path: Path) -> Iterator[bytes]:
         raise FormatError(path, "may not be read by this user") from None
 
 
+def unpack(pieces: Iterable[bytes]) -> Iterator[bytes]:
+    """The content of a zstd file, given in pieces. Raises zstandard.ZstdError where it is damaged or cut.
+
+    A stream reader of the library would take a file that was cut for one that ended.
+    """
+    import zstandard
+
+    reader: zstandard.ZstdDecompressionObj | None = None
+    frames = 0
+    for piece in pieces:
+        rest = piece
+        while rest:
+            reader = reader or zstandard.ZstdDecompressor().decompressobj()
+            if text := reader.decompress(rest):
+                yield text
+            rest = b""
+            if reader.eof:
+                rest, reader = reader.unused_data, None
+                frames += 1
+    if reader is not None or not frames:
+        raise zstandard.ZstdError("the file ends inside a frame")
+
+
 def _unpacked_lines(path: Path, raw: BinaryIO) -> Iterator[bytes]:
     import zstandard
 
-    rest, unfinished = b"", True  # an empty file is no frame either
-    reader = zstandard.ZstdDecompressor().decompressobj()
+    rest = b""
     try:
-        while piece := raw.read(1 << 16):
-            while piece:
-                # A stream reader would take a file that was cut for one that ended.
-                text = rest + reader.decompress(piece)
-                unfinished, piece = not reader.eof, reader.unused_data
-                if reader.eof:
-                    reader = zstandard.ZstdDecompressor().decompressobj()
-                *lines, rest = text.split(b"\n")
-                yield from (line + b"\n" for line in lines)
+        for text in unpack(iter(lambda: raw.read(1 << 16), b"")):
+            *lines, rest = (rest + text).split(b"\n")
+            yield from (line + b"\n" for line in lines)
     except zstandard.ZstdError as error:
         raise FormatError(path, f"not a readable zstd file ({error})") from None
-    if unfinished:
-        raise FormatError(path, "not a readable zstd file (it ends inside a frame)")
     if rest:
         yield rest
 
