@@ -7,44 +7,24 @@ cause ends as one clear sentence and an exit code, without a traceback (`profile
 """
 
 import sys
-from importlib import import_module
 from pathlib import Path
 
 import click
 
 from profiles.errors import FirsttokenError, UsageError
+from profiles.lazy_group import LazyGroup
 
 # In the order of the pipeline: command, where it lives, what it does in one line.
 COMMANDS = {
     "record": ("capture.cli:record", "Record production traffic in front of an engine."),
     "capture": ("capture.check_cli:capture", "Check a capture, or delete what has outlived its use."),
-    "concurrency": ("profiles.cli:concurrency", "Show how many requests are really in flight."),
-    "profile": ("profiles.cli:profile", "Build and show load profiles."),
+    "concurrency": ("profiles.concurrency_cli:concurrency", "Show how many requests are really in flight."),
+    "profile": ("profiles.cli:profile", "Build, show, compare, shape, import and export load profiles."),
     "replay": ("replay.cli:replay", "Cold-boot each arm and replay the recorded load."),
     "report": ("analysis.cli:report", "Give one verdict per arm, by the rule fixed before the run."),
     "engine": ("replay.simulator.cli:engine", "Run the embedded engine, a simulation for tests and the demo."),
     "demo": ("firsttoken:demo", "Run the whole pipeline on the embedded engine, in a minute or two."),
 }
-
-
-class Pipeline(click.Group):
-    """A group whose members are imported only when they are used."""
-
-    def list_commands(self, ctx: click.Context) -> list[str]:
-        return list(COMMANDS)
-
-    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        if cmd_name == "demo":
-            return demo  # run as a script, this module is not the one that an import would find
-        if cmd_name not in COMMANDS:
-            return None
-        module, _, name = COMMANDS[cmd_name][0].partition(":")
-        command: click.Command = getattr(import_module(module), name)
-        return command
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        with formatter.section("Commands, in the order of the work"):
-            formatter.write_dl([(name, line) for name, (_, line) in COMMANDS.items()])
 
 
 def _print_version(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
@@ -55,7 +35,12 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
         context.exit()
 
 
-@click.group(cls=Pipeline, context_settings={"help_option_names": ["-h", "--help"]})
+@click.group(
+    cls=LazyGroup,
+    members=COMMANDS,
+    heading="Commands, in the order of the work",
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
 def cli() -> None:
     """Record real LLM traffic, replay it against cold-booted engine configurations, get a verdict with its uncertainty.
@@ -115,6 +100,10 @@ def demo(out: Path | None, seed: int) -> None:
     _headline("What was made")
     for name in ("capture", "profile", "experiment.toml", "run", "run/verdict.json"):
         click.echo(f"  {folder / name}")
+
+
+# Run as a script, this module is not the one that an import would find.
+cli.add_command(demo)
 
 
 def _headline(text: str) -> None:

@@ -4,6 +4,7 @@ import math
 from typing import Any, Final
 
 from analysis import course
+from analysis.acceptance import not_measurable
 from analysis.guards import relative
 from analysis.judge import ArmReport, Report
 from analysis.stats import Estimate, p_below, p_value
@@ -42,6 +43,7 @@ def verdict_document(report: Report) -> dict[str, Any]:
         },
         "invalid": list(report.invalid),
         "warnings": list(report.warnings),
+        "not_measurable": list(not_measurable(report.run)),
         "not_checked": list(course.not_checked(report.experiment)),
         "arms": [_arm(arm) for arm in report.arms],
         "skipped": report.run.manifest.get("skipped") or [],

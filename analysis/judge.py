@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from analysis import boot_log, contrasts, course, stats
-from analysis.acceptance import acceptance_lengths
+from analysis.acceptance import acceptance_lengths, is_measurable
 from analysis.bench import Bench, make_bench
 from analysis.contrasts import BlockMeans
 from analysis.course import Course
@@ -240,6 +240,8 @@ def _stack_reason(experiment: Experiment, arm: Arm, above: list[ArmReport]) -> s
 
 
 def _acceptance(bench: Bench, arm: str) -> dict[str, tuple[float | None, float | None]]:
+    if not is_measurable(bench.run):
+        return {}
     boots = counting_boots(bench.run)
     chosen = [
         acceptance_lengths(

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Iterator
 from typing import Final
 
 from analysis import course
+from analysis.acceptance import not_measurable
 from analysis.guards import relative
 from analysis.judge import ArmReport, Report
 from analysis.measures import TITLES
@@ -52,6 +53,8 @@ def _head(report: Report) -> list[str]:
     note = course.lag_note(report.run)
     if note:
         lines += _labelled("Client", note)
+    if missing := not_measurable(report.run):
+        lines += _labelled("Profile", f"not measurable: {', '.join(missing)}")
     for warning in report.warnings:
         lines += _labelled("Note", warning)
     return lines

@@ -5,21 +5,11 @@ of a fixed list, or a keyed id made by `redact`; never a value.
 """
 
 from collections.abc import Iterable
-from typing import Any, Final
+from typing import Final
 
 from profiles.requests import OTHER
+from profiles.session_names import AGENT_HEADER, PARENT_AGENT_HEADER, PARENT_HEADERS, SESSION_HEADERS
 
-# Headers that name a session, the strongest evidence first, with those that name its parent beside them.
-SESSION_HEADERS: Final = tuple(
-    "x-dynamo-session-id x-claude-code-session-id session-id session_id x-session-id x-session-affinity "
-    "x-litellm-session-id helicone-session-id conversation-id".split()
-)
-PARENT_HEADERS: Final = ("x-dynamo-parent-session-id", "x-parent-session-id")
-AGENT_HEADER: Final = "x-claude-code-agent-id"
-PARENT_AGENT_HEADER: Final = "x-claude-code-parent-agent-id"
-# Fields of the body that name a session. Never `user` or `metadata.user_id`: a user has parallel chats.
-_SESSION_FIELDS: Final = ("conversation", "prompt_cache_key", "session_id")
-_SESSION_METADATA: Final = ("session_id", "conversation_id", "thread_id", "chat_id")
 # What tells tenants apart: read only where tenants are asked for, and kept only as a keyed id.
 TENANT_HEADERS: Final = ("authorization", "api-key", "x-api-key")
 
@@ -91,23 +81,3 @@ def client_of(value: bytes | None) -> str | None:
         return None
     agent = value[:_LONGEST_AGENT_BYTES].decode("latin-1").lower()
     return next((client for mark, client in CLIENTS if mark in agent), OTHER)
-
-
-def session_of(found: dict[str, bytes], document: dict[str, Any]) -> tuple[bytes | None, str | None]:
-    """The name of the session and where it stood."""
-    for name in SESSION_HEADERS:
-        if found.get(name):
-            return found[name], name
-    for name in _SESSION_FIELDS:
-        value = document.get(name)
-        if isinstance(value, dict):
-            value = value.get("id")
-        if isinstance(value, str) and value:
-            return value.encode(), name
-    metadata = document.get("metadata")
-    if isinstance(metadata, dict):
-        for name in _SESSION_METADATA:
-            value = metadata.get(name)
-            if isinstance(value, str) and value:
-                return value.encode(), f"metadata.{name}"
-    return None, None

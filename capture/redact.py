@@ -3,7 +3,9 @@
     mode     facts                                                               body
     none     lengths and parameters                                              no
     hashed   the same, and keyed ids: blocks, messages, schema, media, session   no
-    full     the same, and the keyed id of the session                           yes, without credentials
+    full     the same, and keyed ids of messages and session                     yes, without credentials
+
+Of an answer, modes hashed and full keep keyed ids, by which the next turn is known; mode none keeps nothing.
 
 Of headers only those of `headers.headers_read` are looked at at all, and what is kept of them is a word of a fixed list
 or a keyed id. No header, query or credential is stored in any mode.
@@ -15,28 +17,19 @@ body names so; without one it is its model, its system text and its first messag
 import os
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
-from capture.digests import MOST_BLOCKS, Digests, prompt_text, text_of
-from capture.headers import (
-    AGENT_HEADER,
-    PARENT_AGENT_HEADER,
-    PARENT_HEADERS,
-    TENANT_HEADERS,
-    client_of,
-    encoding_of,
-    first_of_each,
-    media_type_of,
-    session_of,
-)
+from capture.headers import TENANT_HEADERS, client_of, encoding_of, first_of_each, media_type_of
 from capture.outbox import FAULT
 from capture.settings import BODY_MODES, FULL, HASHED, NONE
+from profiles.answers import Answer
 from profiles.credentials import TooManyValues, clean_json, without_tokens
-from profiles.prompts import ENCODINGS, Prompt, Reading, constraint_of, prompt_of, read_body
-from profiles.records import KeyedFacts, RequestFacts
+from profiles.digests import MOST_BLOCKS, Digests
+from profiles.prompts import ENCODINGS, Prompt, Reading, prompt_of, read_body
+from profiles.records import KeyedAnswer, KeyedFacts, RequestFacts
 from profiles.requests import OTHER, facts_of
+from profiles.session_names import session_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,29 +108,35 @@ class Redactor:
         except Exception as problem:
             return Asked(_cut(facts, f"{FAULT}: {type(problem).__name__}"))
 
+    def read_answer(self, answer: Answer | None, after: str) -> KeyedAnswer | None:
+        """What is kept of an answer to a request whose messages have a chain that ends with `after` (`chain_of`)."""
+        return None if answer is None else self._digests.answer(answer, after)
+
     def _keep(self, facts: RequestFacts, reading: Reading, prompt: Prompt | None, found: dict[str, bytes]) -> Asked:
-        keyed: dict[str, Any] = {}
-        if self.tenants:
-            keyed |= self._tenant(found)
+        keyed = KeyedFacts()
         sampled = True
         body: bytes | None = None
-        if self.mode != NONE:
-            evidence, session = self._session(found, reading.document or {})
-            keyed |= evidence
-            sampled = self._in_sample(session, reading, prompt)
-        if self.mode == HASHED and sampled and reading.document is not None and prompt is not None:
-            more, cut = self._content(reading.document, prompt)
-            keyed |= more
-            facts = _cut(facts, cut) if cut else facts
+        document = reading.document or {}
+        if self.mode != NONE and self.sample < 1:
+            sampled = self._in_sample(session_of(found, document)[0], reading, prompt)
+        if self.mode != NONE and sampled and reading.document is not None and prompt is not None:
+            if self.mode == HASHED:
+                keyed, cut = self._digests.content(document, prompt)
+                facts = _cut(facts, f"no blocks beyond {MOST_BLOCKS}") if cut else facts
+            else:
+                keyed = KeyedFacts(messages=self._digests.messages(prompt, self._digests.media(prompt)))
         if self.mode == FULL and sampled:
             body, scrubbed, why_not = without_credentials(reading)
             facts = msgspec.structs.replace(facts, scrubbed=scrubbed)
             facts = _cut(facts, why_not) if why_not else facts
-        return Asked(
-            msgspec.structs.replace(facts, sampled=sampled, keyed=KeyedFacts(**keyed) if keyed else None), body
-        )
+        names = self._digests.names(found, document) if self.mode != NONE else {}
+        if self.tenants:
+            names |= self._tenant(found)
+        keyed = msgspec.structs.replace(keyed, **names)
+        facts = msgspec.structs.replace(facts, sampled=sampled, keyed=None if keyed == KeyedFacts() else keyed)
+        return Asked(facts, body)
 
-    def _tenant(self, found: dict[str, bytes]) -> dict[str, Any]:
+    def _tenant(self, found: dict[str, bytes]) -> dict[str, str]:
         for name in TENANT_HEADERS:
             value = found.get(name)
             if value:
@@ -146,28 +145,7 @@ class Redactor:
                 return {"tenant": self._digests.id_of("tenant", value)}
         return {}
 
-    def _session(self, found: dict[str, bytes], document: dict[str, Any]) -> tuple[dict[str, Any], bytes | None]:
-        """The keyed ids of the session, and its name, which is not to be kept."""
-        session, source = session_of(found, document)
-        keyed: dict[str, Any] = {}
-        if session is not None:
-            keyed = {"session": self._digests.id_of("session", session), "session_source": source}
-        for key, kind, names in (
-            ("parent_session", "session", PARENT_HEADERS),
-            ("agent", "agent", (AGENT_HEADER,)),
-            ("parent_agent", "agent", (PARENT_AGENT_HEADER,)),
-        ):
-            value = next((found[name] for name in names if found.get(name)), None)
-            if value is not None:
-                keyed[key] = self._digests.id_of(kind, value)
-        previous = document.get("previous_response_id")
-        if isinstance(previous, str) and previous:
-            keyed["previous_response"] = self._digests.id_of("response", previous)
-        return keyed, session
-
     def _in_sample(self, session: bytes | None, reading: Reading, prompt: Prompt | None) -> bool:
-        if self.sample >= 1:
-            return True
         root = session
         if root is None and reading.document is not None and prompt is not None:
             model = reading.document.get("model")
@@ -177,24 +155,10 @@ class Redactor:
             root = reading.plain or b""
         return self._digests.share_of(root) < self.sample
 
-    def _content(self, document: dict[str, Any], prompt: Prompt) -> tuple[dict[str, Any], str]:
-        media = self._digests.media(prompt)
-        blocks, chars, cut = self._digests.blocks(prompt_text(prompt, media))
-        keyed: dict[str, Any] = {
-            "blocks": blocks,
-            "prompt_chars": chars,
-            "messages": self._digests.messages(prompt, media),
-            "media": [medium for of_message in media for medium in of_message],
-        }
-        constraint = constraint_of(document)
-        if constraint is not None and constraint[1] is not None:
-            schema = text_of(constraint[1])
-            keyed["schema"] = self._digests.id_of("schema", schema)
-            keyed["schema_bytes"] = len(schema.encode() if isinstance(schema, str) else schema)
-        salt = document.get("cache_salt")
-        if salt is not None:
-            keyed["cache_salt"] = self._digests.id_of("salt", text_of(salt))
-        return keyed, f"no blocks beyond {MOST_BLOCKS}" if cut else ""
+
+def chain_of(facts: RequestFacts) -> str | None:
+    """Where the messages of a request end, as `read_answer` needs it. None where no answer of it is to be kept."""
+    return facts.keyed.messages[-1].chain if facts.keyed is not None and facts.keyed.messages else None
 
 
 def without_credentials(reading: Reading) -> tuple[bytes | None, int, str]:

@@ -26,14 +26,14 @@ from capture.frames import BOOKED, Answer, Arrival, Ending, Frame, FrameReader, 
 from capture.live import Live
 from capture.metrics_page import MetricsPage, serve
 from capture.outbox import BEHIND, FAULT, UNANNOUNCED
-from capture.redact import Redactor, needs_key
+from capture.redact import Redactor, chain_of, needs_key
 from capture.settings import Settings
 from capture.status import StatusLine, summary
 from capture.window import Window
 from profiles.captures import StartLine, end_line, request_line
 from profiles.errors import FirsttokenError, UsageError
 from profiles.files import encode
-from profiles.records import CANCELLED_BY_CLIENT, OK, Exchange, ResponseFacts, outcome_of
+from profiles.records import CANCELLED_BY_CLIENT, OK, Exchange, KeyedAnswer, ResponseFacts, outcome_of
 from profiles.stream import ResponseReader
 from profiles.units import MILLISECOND_NS, SECOND_NS
 
@@ -49,11 +49,12 @@ NICE = 10
 class _Stay:
     """A request between its arrival and its end."""
 
-    __slots__ = ("answer", "arrival", "dispatch_ns", "fault", "reader")
+    __slots__ = ("answer", "arrival", "chain", "dispatch_ns", "fault", "reader")
 
     def __init__(self, arrival: Arrival) -> None:
         self.arrival = arrival
         self.dispatch_ns: int | None = None
+        self.chain: str | None = None  # of its messages, where ids of its answer are to be kept
         self.answer: Answer | None = None
         self.reader: ResponseReader | None = None
         self.fault: str | None = None
@@ -101,7 +102,9 @@ class Scribe:
                     self._ask(number, stay, story.asked)
                 if story.answer is not None:
                     stay.answer = answer = story.answer
-                    stay.reader = ResponseReader(answer.content_type, answer.content_encoding)
+                    stay.reader = ResponseReader(
+                        answer.content_type, answer.content_encoding, keep_answer=stay.chain is not None
+                    )
                 if stay.reader is not None:
                     for at_ns, data in zip(story.times_ns, story.pieces, strict=True):
                         stay.reader.feed(data, at_ns)
@@ -171,6 +174,7 @@ class Scribe:
         why_none = TOO_LARGE if told.body_bytes > frames.LARGEST_BODY_BYTES else BEHIND
         asked = self._redactor.read(told.body, told.headers, why_none=why_none)
         facts = asked.facts
+        stay.chain = chain_of(facts)
         if facts.body_bytes != told.body_bytes:
             facts = msgspec.structs.replace(facts, body_bytes=told.body_bytes)
         self._window.append(request_line(self._id(number), told.at_ns, facts, asked.body))
@@ -219,8 +223,19 @@ class Scribe:
             reason=ending.reason,
             in_flight=stay.arrival.in_flight,
             response=facts,
+            answer=self._answer(stay),
             late_ns=ending.late_ns,
         )
+
+    def _answer(self, stay: _Stay) -> KeyedAnswer | None:
+        """The ids of an answer. A fault over them costs nothing else."""
+        if stay.reader is None or stay.chain is None:
+            return None
+        try:
+            return self._redactor.read_answer(stay.reader.answer(), stay.chain)
+        except Exception as problem:
+            self._fault_of(problem)
+            return None
 
 
 def _told[Told: msgspec.Struct](frame: Frame, form: type[Told]) -> Told:

@@ -27,7 +27,7 @@ import os
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 import orjson
@@ -175,25 +175,44 @@ def _with_body(line: bytes, body: bytes | None) -> bytes:
 
 
 def read_capture(folder: Path) -> Capture:
-    """Read a capture directory. Raises FormatError with file and line; a torn last line is not an error."""
+    """Read a capture directory whole. Raises FormatError with file and line; a torn last line is not an error."""
+    found: list[tuple[Exchange, bytes | None]] = []
+
+    def ended(line: EndLine, asked: RequestLine | None, shift_ns: int) -> None:
+        exchange: Exchange = shifted(line, shift_ns)
+        if asked is not None:
+            exchange = msgspec.structs.replace(exchange, request=asked.request)
+        found.append((exchange, body_of(line if asked is None else asked)))
+
+    capture = stream_capture(folder, ended)
+    found.sort(key=lambda each: each[0].arrival_ns)
+    capture.exchanges = [exchange for exchange, _ in found]
+    capture.bodies = [body for _, body in found]
+    return capture
+
+
+class Ended(Protocol):
+    """Called for each request that ended: its lines as recorded, and the shift of their instants to the wall clock."""
+
+    def __call__(self, line: "EndLine", asked: "RequestLine | None", shift_ns: int, /) -> None: ...
+
+
+def stream_capture(folder: Path, ended: Ended) -> Capture:
+    """Read a capture directory line by line. What ended goes to `ended`, in order of ends; the capture that is returned
+    holds all the rest. Raises FormatError with file and line; a torn last line is not an error.
+    """
     with readable(folder):
         require_folder(folder)
-        return _read(folder)
-
-
-def _read(folder: Path) -> Capture:
-    capture = Capture(folder, read_manifest(folder))
-    segments = segment_paths(folder)
-    reading = _Reading(capture, purged=bool(segments) and not segments[0].name.startswith("segment-000001."))
-    for path in segments:
-        for line, anchor_ns in _lines_of(path):
-            reading.take(line, anchor_ns)
-        capture.torn += _ends_torn(path)
-    reading.close()
-    order = sorted(range(len(capture.exchanges)), key=lambda at: capture.exchanges[at].arrival_ns)
-    capture.exchanges = [capture.exchanges[at] for at in order]
-    capture.bodies = [capture.bodies[at] for at in order]
-    return capture
+        capture = Capture(folder, read_manifest(folder))
+        segments = segment_paths(folder)
+        purged = bool(segments) and not segments[0].name.startswith("segment-000001.")
+        reading = _Reading(capture, ended, purged=purged)
+        for path in segments:
+            for line, anchor_ns in _lines_of(path):
+                reading.take(line, anchor_ns)
+            capture.torn += _ends_torn(path)
+        reading.close()
+        return capture
 
 
 @dataclass(slots=True)
@@ -201,6 +220,7 @@ class _Reading:
     """What is known in the middle of a capture: the window that is open and who is in flight."""
 
     capture: Capture
+    ended: Ended
     shift_ns: int | None = None  # from the recorder's monotonic clock to the wall clock
     opened_ns: int | None = None
     last_ns: int = 0
@@ -233,12 +253,7 @@ class _Reading:
             case EndLine():
                 self.starts.pop(line.id, None)
                 self.started_ns.pop(line.id, None)
-                asked = self.asked.pop(line.id, None)
-                ended: Exchange = shifted(line, shift_ns)
-                if asked is not None:
-                    ended = msgspec.structs.replace(ended, request=asked.request)
-                self.capture.exchanges.append(ended)
-                self.capture.bodies.append(body_of(line if asked is None else asked))
+                self.ended(line, self.asked.pop(line.id, None), shift_ns)
                 self._saw(line.end_ns + shift_ns)
             case BeatLine():
                 self.capture.dropped += line.dropped - (self.dropped if line.dropped >= self.dropped else 0)

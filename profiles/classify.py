@@ -1,162 +1,99 @@
-"""Workload class of a request: ordered rules, the first that speaks wins.
+"""Workload class of each request, by the ordered rules of a file: the first that holds wins.
 
-The rules read `RequestFacts` and `ResponseFacts` alone, so that a class can be made again from a capture without any
-text. A class is what a verdict may differ on: draft acceptance depends on it, and so does the length of the prefill.
+1. `read_rules` reads `classes.toml`, or the file that a user puts in its place.
+2. `classify_frame` applies them to a table of requests, as polars expressions: no loop over rows.
+3. `what_is_unseen` says which classes could not be told in a table, because nobody recorded what they are told by.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Iterable
+from typing import Final
 
-from profiles.dialects import EMBEDDINGS, OTHER
-from profiles.records import RequestFacts, ResponseFacts
+import polars as pl
 
-# Four characters make a token in English prose, fewer elsewhere. Used only where the engine said nothing.
-CHARS_PER_TOKEN = 4
-# A JSON answer much shorter than what it was drawn from copies from it, and drafts well.
-EXTRACTION_INPUT_TO_OUTPUT = 4
-# Without an answer's length: extracted JSON is rarely longer than 128 tokens, times the ratio above.
-EXTRACTION_INPUT_TOKENS = 512
-# A label, a grade, a yes: no decode rate can be felt in so few tokens.
-CLASSIFICATION_OUTPUT_TOKENS = 16
-# Long prompts of one user turn, by prompt tokens; each is named after the next power of two. Longest first.
-RAG_PROMPT_TOKENS = {"rag_128k": 65_536, "rag_32k": 16_384, "rag_8k": 4_096}
-# A few retrieved passages. So short a prompt is also a file to edit, so code and reasoning are asked first.
-SHORT_RAG, SHORT_RAG_PROMPT_TOKENS = "rag_2k", 1_024
-# Chat about code quotes a few lines; a task on code is mostly code.
-CODE_SHARE = 0.3
+from profiles.class_rules import Rule, Rules, read_rules
+from profiles.rule_columns import COUNTED_BY, Seen, first_rule
+from profiles.unseen import what_is_unseen
 
-_JSON_FORMATS = ("json_schema", "json_object", "guided_json")
-_CONSTRAINED_FORMATS = ("choice", "regex", "grammar")
-_TOOL_FINISHES = ("tool_calls", "tool_use", "function_call")
+__all__ = ["Rules", "classify_frame", "read_rules", "what_is_unseen"]
+
+GIVEN: Final = "given by its source"
+
+_NOT_A_SUFFIX = ("en", "und")
 
 
-@dataclass(frozen=True, slots=True)
-class Workload:
-    """A class and the rule that chose it. A rule that names `input_chars/4` went by an estimate."""
+def classify_frame[Frame: (pl.DataFrame, pl.LazyFrame)](requests: Frame, rules: Rules) -> Frame:
+    """The same requests, with `workload` and `workload_rule` filled where they were null.
 
-    name: str
-    rule: str
-
-
-@dataclass(frozen=True, slots=True)
-class _Facts:
-    endpoint: str
-    request: RequestFacts
-    response: ResponseFacts
-
-    def input_tokens(self) -> tuple[int, str]:
-        """Tokens of the prompt, and what they were counted by."""
-        if self.response.prompt_tokens is not None:
-            return self.response.prompt_tokens, "prompt_tokens"
-        return self.request.input_chars // CHARS_PER_TOKEN, f"input_chars/{CHARS_PER_TOKEN}"
+    `requests` has any of the columns of `ProfileRow`, and `unread`, `audios`, `videos` where they are known; what is
+    missing is unknown. A class whose requests speak Hungarian is `chat_single.hu`. A class that was given stays.
+    """
+    if isinstance(requests, pl.DataFrame):
+        return _classify(requests.lazy(), rules).collect(engine="streaming")
+    return _classify(requests, rules)
 
 
-def classify(endpoint: str, request: RequestFacts, response: ResponseFacts) -> Workload:
-    """The class of a request. Languages other than English are classes of their own: `chat_single.hu`."""
-    facts = _Facts(endpoint, request, response)
-    for rule in _RULES:
-        workload = rule(facts)
-        if workload is not None:
-            break
-    else:
-        workload = Workload("chat_single", "one user turn")
-    if workload.name in _WITHOUT_LANGUAGE or request.language in (None, "en"):
-        return workload
-    return Workload(f"{workload.name}.{request.language}", workload.rule)
+# While a table is classified: 3 × the rule that spoke + how the input was counted, an index into all texts there are.
+_KEY = "__key"
 
 
-def _not_generation(facts: _Facts) -> Workload | None:
-    if facts.endpoint == EMBEDDINGS:
-        return Workload("embedding", "endpoint embeddings")
-    if facts.request.unread is not None:
-        return Workload("unknown", f"body unread: {facts.request.unread}")
-    if facts.endpoint == OTHER and not facts.request.messages:
-        return Workload("other", "no prompt in a form we read")
-    return None
+def _classify(requests: pl.LazyFrame, rules: Rules) -> pl.LazyFrame:
+    seen = Seen(requests.collect_schema(), rules.chars_per_token)
+    workload, text = _workload(seen, rules), _text(seen, rules)
+    if seen.has("workload"):
+        given = pl.col("workload")
+        text = pl.when(given.is_null()).then(text).otherwise(pl.lit(GIVEN))
+        workload = pl.coalesce(given.cast(pl.String), workload)
+    if seen.has("workload_rule"):
+        text = pl.coalesce(pl.col("workload_rule").cast(pl.String), text)
+    keyed = requests.with_columns((first_rule(seen, rules) * 3 + seen.counted_by()).alias(_KEY))
+    return keyed.with_columns(workload=workload, workload_rule=text).drop(_KEY)
 
 
-def _tools(facts: _Facts) -> Workload | None:
-    request = facts.request
-    if not request.tools:
-        return None
-    if request.last_role == "tool":
-        return Workload("agent_tool_loop", "last message is a tool's result")
-    if facts.response.finish in _TOOL_FINISHES:
-        return Workload("agent_tool_loop", f"finish {facts.response.finish}")
-    if request.tool_results >= 2:
-        return Workload("agent_tool_loop", "two tool results or more")
-    return Workload("tool_call", "tools offered")
+def _look_up(values: Iterable[str | None]) -> pl.Expr:
+    """The value that belongs to the key of each request."""
+    return pl.lit(pl.Series(list(values), dtype=pl.String)).gather(pl.col(_KEY))
 
 
-def _structured(facts: _Facts) -> Workload | None:
-    wanted = facts.request.response_format
-    if wanted in _CONSTRAINED_FORMATS:
-        return Workload("constrained", f"format {wanted}")
-    if wanted not in _JSON_FORMATS:
-        return None
-    tokens, counted_by = facts.input_tokens()
-    output = facts.response.output_tokens
-    if not output:
-        name = "json_extraction" if tokens >= EXTRACTION_INPUT_TOKENS else "json_generation"
-        sign = "≥" if tokens >= EXTRACTION_INPUT_TOKENS else "<"
-        return Workload(name, f"format {wanted}, {counted_by} {sign} {EXTRACTION_INPUT_TOKENS}, output unknown")
-    ratio = EXTRACTION_INPUT_TO_OUTPUT
-    if tokens >= ratio * output:
-        return Workload("json_extraction", f"format {wanted}, {counted_by} ≥ {ratio} × output")
-    return Workload("json_generation", f"format {wanted}, {counted_by} < {ratio} × output")
+def _workload(seen: Seen, rules: Rules) -> pl.Expr:
+    of_key = [each for each, _ in rules.ordered() for _ in seen.counts]
+    name = _look_up(each.name for each in of_key)
+    if not seen.has("language"):
+        return name
+    language = seen.value("language")
+    speaks = pl.lit(pl.Series([each.language for each in of_key])).gather(pl.col(_KEY))
+    is_suffix = language.is_in(list(_NOT_A_SUFFIX)).not_() & language.str.len_bytes().is_between(2, 3)
+    suffix = pl.when(speaks & is_suffix).then(language)
+    # A null makes the whole text null, so nothing is put together for the requests without a suffix.
+    return pl.coalesce(pl.concat_str(name, pl.lit("."), suffix), name)
 
 
-def _classification(facts: _Facts) -> Workload | None:
-    limit, output = facts.request.max_tokens, facts.response.output_tokens
-    if limit is not None and limit <= CLASSIFICATION_OUTPUT_TOKENS:
-        return Workload("classification", f"max_tokens ≤ {CLASSIFICATION_OUTPUT_TOKENS}")
-    if output and output <= CLASSIFICATION_OUTPUT_TOKENS:
-        return Workload("classification", f"output_tokens ≤ {CLASSIFICATION_OUTPUT_TOKENS}")
-    return None
+def _text(seen: Seen, rules: Rules) -> pl.Expr:
+    """Which rule spoke. A text that shows no value is looked up, the others are put together: literal, value, …"""
+    split = [_split(rule, counted_by or "unknown") for _, rule in rules.ordered() for counted_by in seen.counts]
+    plain = _look_up(None if columns else literals[0] for literals, columns in split)
+    most = max(len(columns) for _, columns in split)
+    if most == 0:
+        return plain
+    parts = [_look_up(literals[0] if columns else None for literals, columns in split)]
+    for at in range(most):
+        value: pl.Expr = pl.lit("" if at else None, pl.String)
+        for column in sorted({columns[at] for _, columns in split if len(columns) > at}):
+            those = [key for key, (_, columns) in enumerate(split) if columns[at : at + 1] == [column]]
+            shown = seen.value(column).cast(pl.String).fill_null("unknown")
+            value = pl.when(pl.col(_KEY).is_in(those)).then(shown).otherwise(value)
+        parts += [value, _look_up("".join(literals[at + 1 : at + 2]) for literals, _ in split)]
+    return pl.coalesce(plain, pl.concat_str(parts))
 
 
-def _rag(facts: _Facts) -> Workload | None:
-    return _long_prompt(facts, RAG_PROMPT_TOKENS)
-
-
-def _short_rag(facts: _Facts) -> Workload | None:
-    return _long_prompt(facts, {SHORT_RAG: SHORT_RAG_PROMPT_TOKENS})
-
-
-def _long_prompt(facts: _Facts, least_tokens: dict[str, int]) -> Workload | None:
-    if facts.request.user_turns != 1:
-        return None
-    tokens, counted_by = facts.input_tokens()
-    for name, least in least_tokens.items():
-        if tokens >= least:
-            return Workload(name, f"{counted_by} ≥ {least}, one user turn")
-    return None
-
-
-def _code(facts: _Facts) -> Workload | None:
-    share = facts.request.code_share
-    return Workload("code", f"code_share ≥ {CODE_SHARE}") if share is not None and share >= CODE_SHARE else None
-
-
-def _reasoning(facts: _Facts) -> Workload | None:
-    if facts.response.reasoning_tokens:
-        return Workload("reasoning", "reasoning_tokens > 0")
-    return Workload("reasoning", "reasoning asked for") if facts.request.reasoning else None
-
-
-def _several_turns(facts: _Facts) -> Workload | None:
-    return Workload("chat_multi", "several user turns") if facts.request.user_turns > 1 else None
-
-
-_RULES: tuple[Callable[[_Facts], Workload | None], ...] = (
-    _not_generation,
-    _tools,
-    _structured,
-    _classification,
-    _rag,
-    _code,
-    _reasoning,
-    _short_rag,
-    _several_turns,
-)
-_WITHOUT_LANGUAGE = frozenset({"embedding", "unknown", "other"})
+def _split(rule: Rule, counted_by: str) -> tuple[list[str], list[str]]:
+    """A rule's text as literals, and the columns whose values stand between them."""
+    literals, columns = [""], []
+    for piece in rule.says:
+        if isinstance(piece, str):
+            literals[-1] += piece
+        elif piece.column == COUNTED_BY:
+            literals[-1] += counted_by
+        else:
+            columns.append(piece.column)
+            literals.append("")
+    return literals, columns

@@ -1,4 +1,6 @@
-"""Exact time-weighted concurrency of half-open intervals, by a sweep line. Pure; integers in nanoseconds throughout.
+"""Exact time-weighted concurrency of half-open intervals: what it is, and its rules. Pure; integers in nanoseconds.
+
+The sweep itself, over arrays, is in `profiles.sweep`; `measure` is the way to it for a list of intervals.
 
 N(t) is the number of intervals [start, end) that hold t, looked at inside the observed windows W only. Two views of it:
 
@@ -19,11 +21,8 @@ Rules, each with an edge case in the tests:
 """
 
 from bisect import bisect_right
-from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from heapq import heappop, heappush
-from itertools import pairwise
 
 from profiles.captures import Interval
 
@@ -31,6 +30,8 @@ type Window = tuple[int, int]
 
 # Levels that carry less than the last 5 % of the arrivals are not worth a cold boot's time.
 COVER = 0.95
+# The synthetic load of the method, c = 8: whether production ever goes above it is always said.
+CROWD = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,29 +112,17 @@ def measure(intervals: Sequence[Interval], windows: Sequence[Window]) -> Concurr
 
     Intervals that start at the same instant are taken to have arrived in the order given.
     """
-    observed = union(windows)
-    observed_ns = sum(close - opened for opened, close in observed)
-    if not observed_ns:
-        raise ValueError("the windows hold no time")
+    # numpy is loaded here, not above: whoever only names a Concurrency does without it.
+    import numpy as np
+
+    from profiles.sweep import Stays, sweep
+
     stays = censor(intervals, windows)
-    changes: Counter[int] = Counter()  # summed per instant, so that an end and a start together make no spike
-    duration_sum_ns = 0
-    for stay in stays:
-        for start_ns, end_ns in _clip(stay, observed):
-            changes[start_ns] += 1
-            changes[end_ns] -= 1
-            duration_sum_ns += end_ns - start_ns
-    arrivals = Counter(
-        others + 1
-        for stay, others in zip(stays, others_in_flight(stays), strict=True)
-        if is_observed(stay.start_ns, observed)
-    )
-    return Concurrency(
-        time_ns_at=_time_at(changes, observed),
-        arrivals_at=dict(sorted(arrivals.items())),
-        observed_ns=observed_ns,
-        duration_sum_ns=duration_sum_ns,
-    )
+    start_ns = np.array([stay.start_ns for stay in stays], dtype=np.int64)
+    end_ns = np.array([stay.end_ns for stay in stays], dtype=np.int64)
+    order = np.argsort(start_ns, kind="stable")
+    nobody = np.full(len(stays), -1, dtype=np.int32)
+    return sweep(Stays(start_ns[order], end_ns[order], nobody, (), union(windows), None))
 
 
 def union(windows: Iterable[Window]) -> list[Window]:
@@ -176,44 +165,21 @@ def others_in_flight(intervals: Sequence[Interval]) -> list[int]:
 
     Taken in order of start, ties in the order given: of three that arrive together the first finds none.
     """
-    found = [0] * len(intervals)
-    ends: list[int] = []
-    for at in sorted(range(len(intervals)), key=lambda at: intervals[at].start_ns):
-        start_ns, end_ns = intervals[at].start_ns, intervals[at].end_ns
-        if end_ns is None:
-            raise ValueError("an interval without an end: censor the intervals first")
-        while ends and ends[0] <= start_ns:
-            heappop(ends)
-        found[at] = len(ends)
-        heappush(ends, end_ns)
-    return found
+    import numpy as np
+
+    from profiles.sweep import others_at_start
+
+    if any(stay.end_ns is None for stay in intervals):
+        raise ValueError("an interval without an end: censor the intervals first")
+    start_ns = np.array([stay.start_ns for stay in intervals], dtype=np.int64)
+    end_ns = np.array([stay.end_ns for stay in intervals], dtype=np.int64)
+    order = np.argsort(start_ns, kind="stable")
+    found = np.empty(len(order), dtype=np.int64)
+    found[order] = others_at_start(start_ns[order], end_ns[order])
+    return [int(others) for others in found]
 
 
 def is_observed(at_ns: int, observed: Sequence[Window]) -> bool:
     """Whether an instant lies in the disjoint, ordered windows of `union`."""
     at = bisect_right(observed, at_ns, key=lambda window: window[0]) - 1
     return at >= 0 and at_ns < observed[at][1]
-
-
-def _clip(stay: Interval, observed: Sequence[Window]) -> Iterable[Window]:
-    """The parts of a stay that lie inside the windows."""
-    at = bisect_right(observed, stay.start_ns, key=lambda window: window[1])
-    while at < len(observed) and stay.end_ns is not None and observed[at][0] < stay.end_ns:
-        start_ns, end_ns = max(stay.start_ns, observed[at][0]), min(stay.end_ns, observed[at][1])
-        if start_ns < end_ns:
-            yield start_ns, end_ns
-        at += 1
-
-
-def _time_at(changes: Counter[int], observed: Sequence[Window]) -> dict[int, int]:
-    """Time at each level. `changes` lies inside the windows, so every window begins and ends at level 0."""
-    opens = {opened for opened, _ in observed}
-    closes = {close for _, close in observed}
-    time_at: Counter[int] = Counter()
-    level, inside = 0, False
-    for now_ns, next_ns in pairwise(sorted(changes.keys() | opens | closes)):
-        level += changes[now_ns]
-        inside = now_ns in opens or (inside and now_ns not in closes)
-        if inside:
-            time_at[level] += next_ns - now_ns
-    return dict(sorted(time_at.items()))

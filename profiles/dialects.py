@@ -12,6 +12,7 @@ It carries *content* when a person would see text of it: reasoning and tool call
 """
 
 import re
+from collections.abc import Callable
 from typing import Any, Final
 
 import msgspec
@@ -82,8 +83,14 @@ DONE: Final = Reading(done=True)
 MALFORMED: Final = Reading(malformed=True)
 
 
-def read_event(data: bytes, name: str = "") -> Reading:
-    """What one data line of a stream means. Never raises: what is not JSON is `malformed`."""
+type Keep = Callable[[dict[str, Any]], None]
+
+
+def read_event(data: bytes, name: str = "", keep: Keep | None = None) -> Reading:
+    """What one data line of a stream means. Never raises: what is not JSON is `malformed`.
+
+    `keep` is handed what was parsed, unless it is an error: for those who keep more than what it means (`answers`).
+    """
     text = data.strip()
     if text == b"[DONE]":
         return DONE
@@ -92,6 +99,8 @@ def read_event(data: bytes, name: str = "") -> Reading:
     event = _load(text)
     if isinstance(event, Reading):
         return event
+    if keep is not None:
+        keep(event)
     kind = event.get("type")
     if kind == "error":  # Responses puts code and message beside the type, without an `error` object
         return Reading(error=error_kind({"code": event.get("code")}))
@@ -103,11 +112,13 @@ def read_event(data: bytes, name: str = "") -> Reading:
     return _read_choices(event)
 
 
-def read_body(body: bytes) -> Reading:
-    """What a whole JSON answer means (not a stream). Tokens, text, usage and finish in one reading."""
+def read_body(body: bytes, keep: Keep | None = None) -> Reading:
+    """What a whole JSON answer means (not a stream). Tokens, text, usage and finish in one reading. As `read_event`."""
     answer = _load(body)
     if isinstance(answer, Reading):
         return answer
+    if keep is not None:
+        keep(answer)
     if answer.get("object") == "response":
         return _read_responses_answer(answer)
     if answer.get("type") == "message":

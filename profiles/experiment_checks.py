@@ -2,11 +2,12 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from profiles.errors import RuleError
-from profiles.experiment_file import Experiment, GuardRule
+from profiles.experiment_file import ArmTable, Experiment, GuardRule
+from profiles.measurable import SUBJECTS, settings_for
 from profiles.toml_lines import line_of
 from profiles.units import HOUR_NS, parse_duration
 
@@ -140,10 +141,22 @@ def discard_condition(entry: str) -> tuple[str, float | None] | None:
 MIN_REACH = 0.01
 
 
+# Content of a profile that can be sent: what was recorded, or words in its shape.
+SENDABLE = ("full", "synthetic")
+
+
 def check_against_profile(
-    experiment: Experiment, *, arrivals_at: dict[int, int], observed_ns: int, content: str
+    experiment: Experiment,
+    *,
+    arrivals_at: dict[int, int],
+    observed_ns: int,
+    content: str,
+    not_measurable: Sequence[str] = (),
 ) -> None:
-    """Refuse what this profile cannot carry. `arrivals_at` counts arrivals by the concurrency that they meet."""
+    """Refuse what this profile cannot carry. `arrivals_at` counts arrivals by the concurrency that they meet.
+
+    `not_measurable` is the manifest's: an arm that changes what bears on a name in it is refused by that name.
+    """
     path, file = experiment.path, experiment.file
     text = path.read_text(encoding="utf-8") if path.exists() else ""
     if observed_ns < file.profile.min_observed_h * HOUR_NS:
@@ -155,13 +168,15 @@ def check_against_profile(
             line=line_of(text, "profile.min_observed_h"),
             hint="Record for longer, or lower the number before the first boot.",
         )
-    if content != "full":
+    _refuse_unmeasurable(experiment, text, not_measurable)
+    if content not in SENDABLE:
         raise RuleError(
             path,
             "profile.path",
             "the profile holds no request bodies, so there is nothing to send",
             line=line_of(text, "profile.path"),
-            hint="Record with `firsttoken record --bodies full` on a machine where prompts may be stored.",
+            hint="Record with `firsttoken record --bodies full` on a machine where prompts may be stored, or rebuild"
+            " prompts of the same lengths with `firsttoken profile synthesise`.",
         )
     total = sum(arrivals_at.values())
     for index, guard in enumerate(file.guard):
@@ -178,3 +193,41 @@ def check_against_profile(
                 line=line_of(text, f"guard[{index}].metric"),
                 hint='Make it role = "advisory", or write down a headroom_reason.',
             )
+
+
+def _refuse_unmeasurable(experiment: Experiment, text: str, not_measurable: Sequence[str]) -> None:
+    """The first arm in the file that is set otherwise than the baseline in what the profile cannot measure."""
+    arms = {arm.name: arm for arm in experiment.arms}
+    for name, subject in SUBJECTS.items():
+        if name not in not_measurable or not arms:
+            continue
+        wanted = settings_for(name, experiment.baseline.argv, experiment.baseline.env)
+        for index, table in enumerate(experiment.file.arm):
+            arm = arms[table.name]
+            own = settings_for(name, arm.argv, arm.env)
+            differing = [flag for flag in {**wanted, **own} if wanted.get(flag, _UNSET) != own.get(flag, _UNSET)]
+            if differing:
+                key = f"arm[{index}].{_key_of(table, name)}"
+                raise RuleError(
+                    experiment.path,
+                    key,
+                    f"{table.name} changes {subject} ({', '.join(differing)}), and {name!r} is not measurable with this"
+                    " profile: it does not hold the recorded text",
+                    line=line_of(text, key),
+                    hint="Record with `firsttoken record --bodies full`, replay a built-in profile"
+                    " (`firsttoken profile builtin`), or move the arm to [[skipped]] with this reason.",
+                )
+
+
+_UNSET = object()
+
+
+def _key_of(table: ArmTable, name: str) -> str:
+    """The key of the arm that says it; its name where it only inherits, or leaves out what the baseline has."""
+    if settings_for(name, table.args, {}):
+        return "args"
+    if settings_for(name, table.argv, {}):
+        return "argv"
+    if settings_for(name, (), table.env):
+        return "env"
+    return "extends" if table.extends is not None else "argv" if table.argv else "name"

@@ -12,6 +12,7 @@ import hashlib
 import math
 import os
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -19,7 +20,7 @@ from typing import Any, BinaryIO
 import msgspec
 import orjson
 
-from profiles.errors import FormatError
+from profiles.errors import FirsttokenError, FormatError
 from profiles.version import __version__
 
 FILE_MODE = 0o600
@@ -80,6 +81,16 @@ def lock_folder(path: Path) -> int | None:
     except OSError:
         pass  # a filesystem without locks
     return descriptor
+
+
+@contextmanager
+def writable(path: Path, hint: str = "Give another path with -o.") -> Iterator[None]:
+    """Turn what the system refuses in the block into a FirsttokenError that names the file, or `path`."""
+    try:
+        yield
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise FirsttokenError(f"{problem.filename or path}: cannot be written ({reason})", hint) from None
 
 
 def write_document(path: Path, document: dict[str, Any]) -> None:

@@ -1,6 +1,7 @@
-"""The concurrency of a capture as text for an 80-column terminal, and as the document of `concurrency --json`.
+"""Concurrency as text for an 80-column terminal, and as the contract of `concurrency --json`.
 
-The order is that of the questions: what to do, the table, the operating point, and what "never above" rests on.
+The order is that of the questions: what to do, the table, the operating point, and what "never above" rests on. The
+whole report, with classes, hours and days, is in `load_report`.
 """
 
 import math
@@ -8,22 +9,23 @@ import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
-from profiles.concurrency import Concurrency, OperatingPoint
+from profiles.concurrency import CROWD, Concurrency, OperatingPoint
 from profiles.units import HOUR_NS, format_duration, format_percent
 
 WIDTH = 80
 # Beyond this level rows stand for 17–32, 33–64 and so on: a screen holds the whole table.
 _LAST_SINGLE_LEVEL = 16
 _LISTED_LEVELS = 8
+_NUMBER = 9  # "  100.0 % "
 _EIGHTHS = " ▏▎▍▌▋▊▉"
 
 
 def render(measured: Concurrency, windows: int = 1) -> str:
     """The whole text, without a final newline. `windows` is how many windows the observed time is made of."""
     paragraphs = [
-        _filled(headline(measured)),
-        _table(measured),
-        "\n".join(_filled(line) for line in _footer(measured, windows)),
+        filled(headline(measured)),
+        table(measured),
+        "\n".join(filled(line) for line in _footer(measured, windows)),
     ]
     return "\n\n".join(paragraphs)
 
@@ -50,22 +52,41 @@ def document(measured: Concurrency) -> dict[str, Any]:
 
 def headline(measured: Concurrency) -> str:
     """What to do, in one plain sentence."""
-    span = format_duration(measured.observed_ns)
+    span = format_span(measured.observed_ns)
     point = measured.operating_point()
     if not point.levels:
         return f"No request arrived in {span}: there is nothing to measure at."
     levels = format_levels(point.levels)
     share = _floor_percent(point.reached)
-    return (
-        f"{share} of requests arrive at c = {levels}; the maximum in {span} is {measured.max}:"
-        f" measure TTFT at c = {levels}."
-    )
+    return f"{share} of requests arrive at c = {levels}; {_crowd(measured)} in {span}: measure TTFT at c = {levels}."
+
+
+def _crowd(measured: Concurrency) -> str:
+    if measured.max <= CROWD:
+        return f"above {CROWD} never"
+    share = measured.reach(CROWD + 1)
+    if not share:  # they came before their window
+        return f"none arrives above {CROWD}, at most {measured.max} in flight"
+    return f"{format_share(share)} above {CROWD}, at most {measured.max}"
+
+
+def format_span(observed_ns: int) -> str:
+    """Observed time for people: `14 days`, `2.5 days`, below two days `2 h 10 min`."""
+    days = observed_ns / (24 * HOUR_NS)
+    return f"{days:.1f}".removesuffix(".0") + " days" if days >= 1.95 else format_duration(observed_ns)
+
+
+def format_share(share: float) -> str:
+    """A share as a percentage in which what is rare is not nothing: `12.3 %`, `<0.1 %`."""
+    return "<0.1 %" if 0 < share < 0.0005 else format_percent(share)
 
 
 def format_levels(levels: Sequence[int]) -> str:
-    """Levels for people: `2`, `1–3` where they follow on each other, else `1, 3`."""
+    """Levels for people: `2`, `1–3` where they follow on each other, else `1, 3`, of many `34 levels of 1–40`."""
     if len(levels) > 1 and levels[-1] - levels[0] == len(levels) - 1:
         return f"{levels[0]}–{levels[-1]}"
+    if len(levels) > _LISTED_LEVELS:
+        return f"{len(levels)} levels of {levels[0]}–{levels[-1]}"
     return ", ".join(map(str, levels))
 
 
@@ -86,28 +107,37 @@ def bar(share: float, columns: int) -> str:
     return "█" * full + (_EIGHTHS[rest] if rest else "")
 
 
-def _table(measured: Concurrency) -> str:
-    wall, busy, arrivals = measured.share_wall, measured.share_busy, measured.share_arrivals
-    rows = []
-    for levels in _rows(measured.max):
-        share = sum(arrivals.get(c, 0.0) for c in levels)
+def table(measured: Concurrency, marks: Mapping[int, str] | None = None) -> str:
+    """Shares of wall time, busy time and arrivals side by side, each with its bar; a column's largest share fills it.
+
+    `marks` are signs of one column beside some levels.
+    """
+    rows = level_rows(measured.max)
+    names = [format_levels(levels) for levels in rows]
+    label = max(4, *map(len, names))
+    columns = (WIDTH - label - 2 - 3 * _NUMBER) // 3
+    shares = [
+        [sum(part.get(level, 0.0) for level in levels) for levels in rows]
+        for part in (measured.share_wall, measured.share_busy, measured.share_arrivals)
+    ]
+    head = "".join(f"{name:<{_NUMBER + columns}}" for name in ("  wall time", "  busy time", "  arrivals"))
+    lines = [f"{'c':>{label}}{head}".rstrip()]
+    for at, (levels, name) in enumerate(zip(rows, names, strict=True)):
         cells = [
-            _sum(wall, levels),
-            _sum(busy, levels) if levels[0] else "",
-            _sum(arrivals, levels) if levels[0] else "",
+            _cell(part[at], max(part), columns) if levels[0] or not nth else " " * (_NUMBER + columns)
+            for nth, part in enumerate(shares)
         ]
-        rows.append((format_levels(levels), cells, share))
-    label = max(4, *(len(name) for name, _, _ in rows))
-    lead = label + 3 * 10 + 2
-    largest = max(share for _, _, share in rows)
-    lines = [f"{'c':>{label}}{'wall time':>10}{'busy time':>10}{'arrivals':>10}"]
-    for name, cells, share in rows:
-        drawn = bar(share / largest, WIDTH - lead) if largest else ""
-        lines.append(f"{name:>{label}}{cells[0]:>10}{cells[1]:>10}{cells[2]:>10}  {drawn}".rstrip())
+        mark = next((marks[level] for level in levels if level in marks), "") if marks else ""
+        lines.append(f"{name:>{label}}{''.join(cells)} {mark}".rstrip())
     return "\n".join(lines)
 
 
-def _rows(highest: int) -> list[list[int]]:
+def _cell(share: float, largest: float, columns: int) -> str:
+    drawn = bar(share / largest, columns - 1) if largest else ""
+    return f"{format_percent(share):>{_NUMBER - 1}} {drawn:<{columns}}"
+
+
+def level_rows(highest: int) -> list[list[int]]:
     """The levels of each row: single ones first, then ranges that double."""
     rows = [[c] for c in range(min(highest, _LAST_SINGLE_LEVEL) + 1)]
     first = _LAST_SINGLE_LEVEL + 1
@@ -124,8 +154,8 @@ def _footer(measured: Concurrency, windows: int) -> Iterable[str]:
         yield f"observed operating point: {format_point(point)}"
     span = format_duration(measured.observed_ns)
     yield (
-        f"mean {measured.mean:.2f} in flight over the wall time; {_counted(measured.requests, 'request')} in {span}"
-        f" ({_counted(windows, 'window')})"
+        f"mean {measured.mean:.2f} in flight over the wall time; {counted(measured.requests, 'request')} in {span}"
+        f" ({counted(windows, 'window')})"
     )
     yield f"never above {measured.max} in {span} observed; {_what_it_tells(measured.observed_ns)}"
 
@@ -143,11 +173,7 @@ def _dense[T](values: Mapping[int, T], levels: Iterable[int], missing: T) -> dic
     return {str(level): values.get(level, missing) for level in levels}
 
 
-def _sum(shares: Mapping[int, float], levels: Iterable[int]) -> str:
-    return format_percent(sum(shares.get(level, 0.0) for level in levels))
-
-
-def _counted(count: int, noun: str) -> str:
+def counted(count: int, noun: str) -> str:
     return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
 
 
@@ -156,7 +182,7 @@ def _floor_percent(share: float) -> str:
     return f"{math.floor(round(100 * share, 6))} %"
 
 
-def _filled(text: str) -> str:
+def filled(text: str) -> str:
     # "97 %" and "c = 1" stay together: a line that ends in "c =" is hard to read.
     bound = text.replace(" %", "\N{NO-BREAK SPACE}%").replace("c = ", "c\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
     return textwrap.fill(bound, WIDTH, break_on_hyphens=False, subsequent_indent="  ").replace(

@@ -5,32 +5,40 @@
                            sha256 of every other file, so that the manifest's own names the whole profile
       requests.parquet     one row per request in order of arrival, the fields of `ProfileRow`
       concurrency.parquet  scope, c, time_ns, arrivals (see `Profile.concurrency`)
-      bodies.jsonl.zst     only if bodies were recorded: OpenAI Batch lines, custom_id is the row
+      segments.parquet     only if prompts were rebuilt or are to be: request, seq, role, chars of each message
+      bodies.jsonl.zst     only with content `full` or `synthetic`: OpenAI Batch lines, custom_id is the row
 
-Instants are nanoseconds from the profile's zero, which is the opening of its first window (`zero_wall_ns`).
+Instants are nanoseconds from the profile's zero, which is the opening of its first window. `zero_wall_ns` is its wall
+clock, or null where an imported trace does not tell it.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
 from profiles.captures import body_of
 from profiles.concurrency import Concurrency
-from profiles.errors import FormatError
+from profiles.errors import FormatError, UsageError
 from profiles.files import decode_line, read_document, read_lines, sha256_of
 from profiles.records import Record
+
+if TYPE_CHECKING:
+    import polars
+
+    from profiles.sweep import Stays
 
 FORMAT = "firsttoken/profile"
 VERSION = 1
 MANIFEST = "manifest.json"
 REQUESTS = "requests.parquet"
 CONCURRENCY = "concurrency.parquet"
+SEGMENTS = "segments.parquet"
 BODIES = "bodies.jsonl.zst"
-FILES = (MANIFEST, REQUESTS, CONCURRENCY, BODIES)
+FILES = (MANIFEST, REQUESTS, CONCURRENCY, SEGMENTS, BODIES)
 
 # The scope of concurrency.parquet that counts every request; the others are class names.
 ALL = "all"
@@ -38,7 +46,6 @@ ALL = "all"
 
 # What this module's callers read without asking.
 _MANIFEST_KEYS: dict[str, type] = {
-    "zero_wall_ns": int,
     "observed_ns": int,
     "requests": int,
     "windows": list,
@@ -54,40 +61,70 @@ _MANIFEST_KEYS: dict[str, type] = {
 
 
 class ProfileRow(Record, frozen=True, kw_only=True):
-    """One request of a profile. Token counts are the engine's; None where it said nothing."""
+    """One request of a profile. Counts of tokens are the engine's; None where nobody said.
+
+    A request that was recorded has all instants. One from an imported trace has an arrival, and what else its file
+    holds.
+    """
 
     request: int  # dense, in order of arrival
     arrival_ns: int
     dispatch_ns: int | None = None
     first_token_ns: int | None = None
-    end_ns: int
+    end_ns: int | None = None
     ttft_ns: int | None = None  # first_token_ns − arrival_ns
     status: int | None = None
-    outcome: str
+    outcome: str | None = None
     origin: str | None = None
     endpoint: str
     path: str
     model: str | None = None
-    stream: bool
+    stream: bool | None = None
     prompt_tokens: int | None = None
     output_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    token_source: str | None = None  # usage, imported, estimated; of prompt_tokens and output_tokens
     finish: str | None = None
-    input_chars: int
-    messages: int
-    user_turns: int
-    tools: int
+    # What was asked for: all that a class is told by (`classes.toml`).
+    input_chars: int | None = None
+    system_chars: int | None = None
+    messages: int | None = None
+    user_turns: int | None = None
+    last_role: str | None = None
+    tools: int | None = None
+    tool_results: int | None = None
+    images: int | None = None
     response_format: str | None = None
+    schema: int | None = None  # dense id: requests with one id must follow one schema
     max_tokens: int | None = None
     temperature: float | None = None
-    workload: str
-    workload_rule: str
+    n: int | None = None
+    reasoning: bool | None = None  # it was asked for
+    code_share: float | None = None
     language: str | None = None
-    in_flight: int  # others at arrival
-    capture: int  # index into the manifest's inputs
-    body: bool  # its body is in bodies.jsonl.zst
-    late_ns: int  # how late the recorder's own event loop was
+    unread: str | None = None  # why its body could not be read; then what was asked for is not known
+    workload: str
+    workload_rule: str  # which rule spoke
+    in_flight: int | None = None  # others at arrival
+    # Conversations (`sessions`). Ids are dense, in order of first appearance.
+    session: int | None = None
+    session_source: str | None = None  # header, body, prefix, answer, imported
+    turn: int | None = None  # from 0
+    parent: int | None = None  # the request that it continues
+    link: str | None = None  # root, exact_reply, assistant_differs, declared, retry, identical, branch, compaction
+    deps: list[int] | None = None  # other requests whose answers it holds
+    think_ns: int | None = None  # from the parent's end to its arrival; None where they overlap
+    think_kind: str | None = None  # human, tool
+    # Shared prefixes (`prefixes`), in blocks of the manifest's `prefix`.
+    blocks: int | None = None  # of its own prompt
+    prefix_ref: int | None = None  # the latest earlier request with the longest common prefix
+    prefix_blocks: int | None = None  # how much of it they share
+    cache_group: int | None = None  # requests of different groups share no prefix in the engine's cache
+    tenant: int | None = None
+    capture: int = 0  # index into the manifest's inputs
+    body: bool = False  # its body is in bodies.jsonl.zst
+    late_ns: int = 0  # how late the recorder's own event loop was
 
 
 class _BodyLine(Record, frozen=True, kw_only=True):
@@ -113,23 +150,82 @@ class Profile:
         except msgspec.ValidationError as error:
             raise FormatError(path, str(error), hint="Build the profile again from its captures.") from None
 
+    def frame(self, columns: Sequence[str] | None = None) -> "polars.LazyFrame":
+        """Every request in order of arrival, as a lazy frame of `table.SCHEMA` or of some of its columns.
+
+        A column that a profile of an earlier version lacks is null.
+        """
+        import polars
+
+        from profiles.table import SCHEMA
+
+        path = self.path / REQUESTS
+        try:
+            present = polars.read_parquet_schema(path)
+        except FileNotFoundError:
+            raise FormatError(path, "no such file") from None
+        except (polars.exceptions.PolarsError, OSError) as error:
+            raise FormatError(path, f"not a readable Parquet file ({error})") from None
+        wanted = SCHEMA if columns is None else columns
+        return polars.scan_parquet(path).select(
+            name if name in present else polars.lit(None, dtype=SCHEMA[name]).alias(name) for name in wanted
+        )
+
+    def segments(self) -> "polars.DataFrame | None":
+        """The messages of each prompt, request, seq, role and chars, where the profile has them."""
+        import polars
+
+        path = self.path / SEGMENTS
+        return polars.read_parquet(path) if SEGMENTS in self.manifest["files"] else None
+
     def bodies(self) -> dict[int, bytes]:
-        """Request bodies byte for byte, by row. Empty for a profile without content."""
-        if self.manifest.get("content") != "full":
-            return {}
+        """Request bodies byte for byte, by row. Empty for a profile without bodies."""
+        return dict(self.read_bodies())
+
+    def read_bodies(self) -> Iterator[tuple[int, bytes]]:
+        """Row and body, one after another, so that they need not all be in memory."""
+        if BODIES not in self.manifest["files"]:
+            return
         path = self.path / BODIES
-        bodies: dict[int, bytes] = {}
         for number, data in read_lines(path):
             line: _BodyLine = decode_line(path, number, data, _BodyLine)
             body = body_of(line)
             if body is None or not line.custom_id.isascii() or not line.custom_id.isdigit():
                 raise FormatError(path, "needs a row number as custom_id and a body", line=number)
-            bodies[int(line.custom_id)] = body
-        return bodies
+            yield int(line.custom_id), body
+
+    def stays(self) -> "Stays":
+        """Who was in flight from when to when: the requests, and those whose end nobody saw. Raises UsageError where
+        the profile has no ends, or no window."""
+        import numpy
+        import polars
+
+        from profiles.concurrency import union
+        from profiles.sweep import Stays
+
+        rows = self.frame(["arrival_ns", "end_ns", "workload"]).collect()
+        windows = union((opened, close) for opened, close in self.manifest["windows"])
+        if rows["end_ns"].null_count() or not windows:
+            raise _no_concurrency(self.path)
+        names = tuple(sorted(self.manifest["workloads"]))
+        code = {name: at for at, name in enumerate(names)}
+        unfinished = self.manifest.get("unfinished", [])
+        open_ns = numpy.array(unfinished, dtype=numpy.int64).reshape(-1, 2)
+        start_ns = numpy.concatenate([rows["arrival_ns"].to_numpy(), open_ns[:, 0]])
+        end_ns = numpy.concatenate([rows["end_ns"].to_numpy(), open_ns[:, 1]])
+        group = numpy.full(len(start_ns), -1, dtype=numpy.int32)
+        group[: rows.height] = rows["workload"].replace_strict(code, return_dtype=polars.Int32).to_numpy()
+        order = numpy.argsort(start_ns, kind="stable")
+        return Stays(start_ns[order], end_ns[order], group[order], names, windows, self.manifest.get("zero_wall_ns"))
 
     def concurrency(self, scope: str = ALL) -> Concurrency:
         """Concurrency as it was observed. For a class, time counts its own requests in flight, and arrivals its
-        requests by the *total* that they met: that decides the class's operating point."""
+        requests by the *total* that they met: that decides the class's operating point.
+
+        Raises UsageError where it is not known: an imported trace without ends, or load that nobody produced.
+        """
+        if "concurrency" in self.manifest["not_measurable"]:
+            raise _no_concurrency(self.path)
         levels = [level for level in _read_table(self.path / CONCURRENCY) if level["scope"] == scope]
         time_ns_at = {level["c"]: level["time_ns"] for level in levels if level["time_ns"]}
         return Concurrency(
@@ -147,6 +243,13 @@ class Profile:
                 raise FormatError(path, "no such file, but the manifest lists it")
             if sha256_of(path) != expected:
                 raise FormatError(path, "its sha256 is not the one in the manifest", hint="Build the profile again.")
+
+
+def _no_concurrency(path: Path) -> UsageError:
+    return UsageError(
+        f"{path} holds no ends of requests, so nobody knows how many were in flight",
+        "State a service time with --service-time, or record the traffic.",
+    )
 
 
 def read_profile(path: Path) -> Profile:

@@ -69,18 +69,20 @@ class ResponseFacts(Record, frozen=True, kw_only=True):
 BLOCK_CHARS: Final = 64
 
 
-class KeyedMessage(Record, frozen=True, kw_only=True, array_like=True):
-    """One message of a hashed prompt, written as [role, chars, chain].
+class KeyedMessage(Record, frozen=True, kw_only=True, array_like=True, gc=False):
+    """One message of a hashed prompt, written as [role, chars, chain, own].
 
     `chain` stands for the whole list up to and with this message: two requests that share it share all before it.
+    `own` stands for this message alone, wherever it stands: only what an assistant said has it, and not "Yes.".
     """
 
     role: str  # one of requests.ROLES
     chars: int
     chain: str
+    own: str | None = None
 
 
-class KeyedMedium(Record, frozen=True, kw_only=True, array_like=True):
+class KeyedMedium(Record, frozen=True, kw_only=True, array_like=True, gc=False):
     """An image, audio clip or video, written as [id, bytes]. The size of one that is fetched is not known."""
 
     id: str
@@ -88,7 +90,7 @@ class KeyedMedium(Record, frozen=True, kw_only=True, array_like=True):
 
 
 class KeyedFacts(Record, frozen=True, kw_only=True, omit_defaults=True):
-    """Which requests share what, without what it is: ids made with the key of the capture. Written by `redact`.
+    """Which requests share what, without what it is: ids made with the key of the capture. Written by `digests`.
 
     An id is 32 hexadecimal digits. Equal things have equal ids under one key; ids of different kinds never compare.
     """
@@ -103,12 +105,20 @@ class KeyedFacts(Record, frozen=True, kw_only=True, omit_defaults=True):
     schema_bytes: int = 0
     cache_salt: str | None = None  # requests with different salts share no prefix in the engine's cache
     session: str | None = None
-    session_source: str | None = None  # the header or field that named the session
+    session_source: str | None = None  # what named the session: a header, or a field of the body as `body.NAME`
     parent_session: str | None = None
     agent: str | None = None  # a sub-agent inside the session
     parent_agent: str | None = None
     previous_response: str | None = None  # the response of which this request is the next turn
     tenant: str | None = None
+
+
+class KeyedAnswer(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """An answer, without what it says: by these ids the next turn is known. Written by `digests`."""
+
+    chain: str | None = None  # of the request's messages with the answer behind them; compares with KeyedMessage.chain
+    own: list[str] = []  # of its messages alone, as KeyedMessage.own
+    response: str | None = None  # the id that the engine gave it, as KeyedFacts.previous_response
 
 
 class RequestFacts(Record, frozen=True, kw_only=True):
@@ -178,6 +188,7 @@ class Exchange(Record, frozen=True, kw_only=True, omit_defaults=True):
     in_flight: int = 0  # others in flight at arrival
     request: RequestFacts = UNASKED
     response: ResponseFacts
+    answer: KeyedAnswer | None = None
     late_ns: int = 0  # how late the recorder's own event loop was around this request
 
 

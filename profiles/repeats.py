@@ -27,17 +27,18 @@ class Likeness(NamedTuple):
     behind: bytes
     reading: Reading
 
-    def fits(self, piece: bytes) -> bool:
-        """Whether a piece is such an event with another text."""
+    def text_in(self, piece: bytes) -> str:
+        """The text of a piece that is such an event with another text; "" of any other."""
         if not (piece.startswith(self.before) and piece.endswith(self.behind)):
-            return False
-        text = piece[len(self.before) : len(piece) - len(self.behind)]
-        if not text or b'"' in text or b"\\" in text:
-            return False
+            return ""
+        data = piece[len(self.before) : len(piece) - len(self.behind)]
+        if b'"' in data or b"\\" in data:
+            return ""
         try:
-            return text.decode().isprintable()
+            text = data.decode()
         except UnicodeDecodeError:
-            return False
+            return ""
+        return text if text.isprintable() else ""
 
 
 class Repeats:
@@ -47,20 +48,21 @@ class Repeats:
         self.likeness: Likeness | None = None
         self._wait = 0
 
-    def learn(self, piece: bytes, reading: Reading) -> None:
-        """A piece was one whole event and meant `reading`."""
+    def learn(self, piece: bytes, reading: Reading) -> bool:
+        """A piece was one whole event and meant `reading`. Whether it is from now on what others are held against."""
         if self._wait:
             self._wait -= 1
-            return
+            return False
         if piece[:1] == b":" or b"\n:" in piece:
-            return  # a comment is counted, which only the full way does
+            return False  # a comment is counted, which only the full way does
         self._wait = _TRY_EVERY
         texts = [text for text in (reading.content, reading.reasoning, reading.tool_text) if text]
         told_more = (reading.token_count, reading.usage, reading.finish, reading.error)
         if len(texts) != 1 or any(more is not None for more in told_more) or reading.done:
-            return
+            return False
         found = [match for match in _TEXT.finditer(piece) if orjson.loads(match[1]) == texts[0]]
         if len(found) == 1:
             begin, end = found[0].span(1)
             self.likeness = Likeness(piece[: begin + 1], piece[end - 1 :], reading)
             self._wait = 0
+        return len(found) == 1

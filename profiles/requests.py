@@ -1,16 +1,17 @@
 """What a request asked for, as lengths and parameters. Content goes in, none comes out.
 
-The facts are those that `classify` needs, so that a class can be recomputed from a capture without any text. A word in
-them is from a fixed list: a client cannot put text of its own in a place where a parameter is expected.
+The facts are those that the rules of `classes.toml` ask for, so that a class can be recomputed from a capture without
+any text. A word in them is from a fixed list: a client cannot put text of its own in a place where a parameter is
+expected.
 """
 
 import math
 import re
-from collections import Counter
 from functools import lru_cache
 from typing import Any, Final
 
 from profiles.credentials import looks_like_credential
+from profiles.languages import language_of
 from profiles.prompts import MOST_PARTS, Prompt, constraint_of, json_of, prompt_of, read_body
 from profiles.records import RequestFacts
 
@@ -144,7 +145,7 @@ def _reasoning(asked: dict[str, Any]) -> tuple[bool, str | None]:
     return isinstance(thinking, dict) and thinking.get("type") in ("enabled", "adaptive"), effort
 
 
-# --- What kind of text it is, told from samples, so that a long text costs no more than a page.
+# --- How much of a text is code, told from samples, so that a long text costs no more than a page.
 
 _SAMPLED_CHARS = 500
 _SAMPLES = 4
@@ -202,52 +203,3 @@ def _is_code(line: str) -> bool:
     if last == ":" and line.startswith(_BLOCK_STARTS):
         return _WORD_GOES_ON.match(line) is None
     return line.startswith("from ") and _PYTHON_IMPORT.match(line) is not None
-
-
-_STOP_WORDS = {
-    "en": frozenset(
-        "the of and to in a is that for it as was with be by on not he his but at are this have from or had an they "
-        "which you one we all her she there would their what so if can when who will no how my your please".split()
-    ),
-    "hu": frozenset(
-        "a az és hogy nem is egy ez azt van volt meg de csak már vagy mint ha még el fel ki be mi te ő én kérem milyen "
-        "hogyan miért mikor hol kell lehet lesz volna minden más után alatt szerint között ezt ami aki".split()
-    ),
-    "de": frozenset("der die und in den von zu das mit sich des auf für ist im dem nicht ein eine als auch es".split()),
-    "fr": frozenset("de la le et les des en un du une que est pour qui dans a par plus pas au sur ne se".split()),
-    "es": frozenset("de la que el en y a los del se las por un para con no una su al lo como más".split()),
-}
-_BITS = {language: 1 << at for at, language in enumerate(_STOP_WORDS)}
-# Each stop word with the languages that have it, as bits: then words are counted without a loop of ours.
-_LANGUAGES_OF = {
-    word: sum(_BITS[language] for language, words in _STOP_WORDS.items() if word in words)
-    for word in sorted(frozenset().union(*_STOP_WORDS.values()))
-}
-_WORD = re.compile(r"[^\W\d_]+")
-_NO_LETTERS = str.maketrans({code: " " for code in range(128) if not chr(code).isalpha()})
-_LANGUAGE_CHARS = 400
-
-
-def language_of(text: str) -> str | None:
-    """ISO code of the language, by its share of stop words. None unless the answer is clear.
-
-    Clear means at least 8 words, a best share of at least 0.08, and 1.3 times the second best: on shorter or mixed
-    texts silence beats a guess. Of a long text, 400 characters at its start and 400 at its end are read.
-    """
-    if len(text) > 2 * _LANGUAGE_CHARS:
-        text = f"{text[:_LANGUAGE_CHARS]} {text[-_LANGUAGE_CHARS:]}"
-    text = text.lower()
-    words = text.translate(_NO_LETTERS).split() if text.isascii() else _WORD.findall(text)
-    if len(words) < 8:
-        return None
-    found = Counter(map(_LANGUAGES_OF.get, words))
-    hits = {
-        language: sum(count for languages, count in found.items() if languages is not None and languages & bit)
-        for language, bit in _BITS.items()
-    }
-    if not text.isascii():  # long double accents exist in Hungarian alone
-        hits["hu"] += 2 * sum("ő" in word or "ű" in word for word in words)
-    best, second = sorted(hits, key=hits.__getitem__, reverse=True)[:2]
-    if hits[best] < 0.08 * len(words) or hits[best] < 1.3 * hits[second]:
-        return None
-    return best

@@ -1,11 +1,13 @@
 """One response body, read as it arrives. The recorder and the replayer see the same bytes and must agree on what they
 mean, so both feed this reader. No I/O; the clock was read by the caller, when the bytes were read.
 
-What it keeps are instants and counts, never text. Definitions: DESIGN §4.
+What it keeps are instants and counts. Text only where it is asked for, to know the answer again in the next turn, and
+only until `answer` was taken. Definitions: DESIGN §4.
 """
 
 from itertools import pairwise
 
+from profiles.answers import Answer, AnswerKeeper
 from profiles.dialects import Reading, Usage, read_body, read_event
 from profiles.encodings import Decode, Undecodable, decoder_of
 from profiles.records import ResponseFacts
@@ -17,9 +19,14 @@ LONGEST_KEPT_BODY_BYTES = 8 * 1024 * 1024
 
 
 class ResponseReader:
-    """Feed it each read with its instant, then `finish`. It never raises on what an engine sends."""
+    """Feed it each read with its instant, then `finish`. It never raises on what an engine sends.
 
-    def __init__(self, content_type: str = "", content_encoding: str = "") -> None:
+    With `keep_answer` it joins what the engine says, up to a size, for `answer`.
+    """
+
+    def __init__(self, content_type: str = "", content_encoding: str = "", *, keep_answer: bool = False) -> None:
+        self._keeper = AnswerKeeper() if keep_answer else None
+        self._keep = None if self._keeper is None else self._keeper.take
         self._splitter = Splitter() if "text/event-stream" in content_type.lower() else None
         self._unread: str | None = None
         self._decode: Decode | None = None
@@ -54,6 +61,10 @@ class ResponseReader:
     def ended(self) -> bool:
         """The terminal event has been read: what comes after it is only framing."""
         return self._done
+
+    def answer(self) -> Answer | None:
+        """What the engine said, where it was to be kept and could be. Call after `finish`."""
+        return None if self._keeper is None or self._unread is not None else self._keeper.answer()
 
     def feed(self, data: bytes, at_ns: int) -> None:
         """Take one read. `at_ns` is the instant of the read, before anything was parsed."""
@@ -123,7 +134,9 @@ class ResponseReader:
 
     def _take_piece(self, splitter: Splitter, data: bytes, at_ns: int) -> None:
         likeness = self._repeats.likeness
-        if likeness is not None and self._at_boundary and likeness.fits(data):
+        if likeness is not None and self._at_boundary and (text := likeness.text_in(data)):
+            if self._keeper is not None:
+                self._keeper.repeat(text)
             self._events += 1
             self._take_tokens(likeness.reading, at_ns)
             return
@@ -134,18 +147,20 @@ class ResponseReader:
         self._at_boundary = splitter.at_boundary
         last = self._last_reading
         if whole and self._at_boundary and len(events) == 1 and last is not None and last.tokens:
-            self._repeats.learn(data, last)
+            learned = self._repeats.learn(data, last)
+            if learned and self._keeper is not None:
+                self._keeper.learn()
 
     def _take_event(self, name: str, lines: tuple[bytes, ...], error: bytes | None, at_ns: int) -> None:
         self._events += 1
         if error is not None:
             self._error = self._error or read_event(b'{"error":' + error + b"}").error or "error"
-        whole = read_event(b"\n".join(lines), name)
+        whole = read_event(b"\n".join(lines), name, self._keep)
         if whole.malformed and len(lines) > 1:
             # Glued events: the blank line between them was lost. Each data line is read on its own.
             self._malformed += 1
             for line in lines:
-                self._take_reading(read_event(line, name), at_ns)
+                self._take_reading(read_event(line, name, self._keep), at_ns)
         else:
             self._take_reading(whole, at_ns)
 
@@ -177,7 +192,7 @@ class ResponseReader:
 
     def _take_body(self, body: bytes) -> None:
         """A whole JSON answer. It has no first token to stamp: its text came as one, so TTFT stays null."""
-        reading = read_body(body)
+        reading = read_body(body, self._keep)
         if reading.malformed:
             self._malformed += 1
             return

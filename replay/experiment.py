@@ -44,7 +44,14 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
         raise RuleError(experiment.path, "engine", "there is nothing to boot: [engine] argv and [[arm]] are needed")
     load = profile.concurrency()
     content = str(profile.manifest["content"])
-    check_against_profile(experiment, arrivals_at=load.arrivals_at, observed_ns=load.observed_ns, content=content)
+    not_measurable = [str(name) for name in profile.manifest["not_measurable"]]
+    check_against_profile(
+        experiment,
+        arrivals_at=load.arrivals_at,
+        observed_ns=load.observed_ns,
+        content=content,
+        not_measurable=not_measurable,
+    )
     _check_programs(experiment)
     rows = profile.rows()
     usable = replayable(rows)
@@ -86,6 +93,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
             "observed_ns": load.observed_ns,
             "arrivals_at": {str(c): count for c, count in sorted(load.arrivals_at.items())},
             "content": content,
+            "not_measurable": not_measurable,
         },
         "operating_point": {
             "levels": list(decided),

@@ -14,13 +14,14 @@ from hypothesis import strategies as st
 
 import capture.redact
 import profiles.credentials
+import profiles.digests
 from capture.block_key import open_key
-from capture.digests import Digests, canonical
 from capture.headers import HEADERS_READ, TENANT_HEADERS, headers_read
 from capture.redact import Asked, Redactor, needs_key
 from capture.settings import BODY_MODES, FULL, HASHED, NONE
 from profiles.capture_folder import HASH_KEY
 from profiles.credentials import is_credential_name, without_tokens
+from profiles.digests import Digests, canonical
 from profiles.errors import UsageError
 from profiles.records import BLOCK_CHARS, KeyedFacts, RequestFacts
 
@@ -273,7 +274,7 @@ def test_text_of_any_alphabet_has_the_same_blocks_however_it_goes_on() -> None:
 
 
 def test_a_very_long_text_is_cut_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(capture.digests, "MOST_BLOCKS", 10)
+    monkeypatch.setattr(profiles.digests, "MOST_BLOCKS", 10)
     asked = read(Redactor(HASHED, KEY), chat(user("a" * 2_000), user("b")))
     assert asked.facts.keyed is not None
     assert len(asked.facts.keyed.blocks) == 10
@@ -375,10 +376,10 @@ SESSIONS: list[tuple[str, dict[str, str], dict[str, Any], str | None]] = [
     ("a header", {"X_Session_Id": "s"}, {}, "x-session-id"),
     ("the stronger header", {"conversation_id": "t", "x_dynamo_session_id": "s"}, {}, "x-dynamo-session-id"),
     ("a header before the body", {"session_id": "s"}, {"prompt_cache_key": "t"}, "session-id"),
-    ("an empty header", {"session_id": " "}, {"prompt_cache_key": "s"}, "prompt_cache_key"),
-    ("a conversation", {}, {"conversation": {"id": "s"}, "prompt_cache_key": "t"}, "conversation"),
-    ("a conversation by name", {}, {"conversation": "s"}, "conversation"),
-    ("metadata", {}, {"metadata": {"session_id": "s", "user_id": "t"}}, "metadata.session_id"),
+    ("an empty header", {"session_id": " "}, {"prompt_cache_key": "s"}, "body.prompt_cache_key"),
+    ("a conversation", {}, {"conversation": {"id": "s"}, "prompt_cache_key": "t"}, "body.conversation"),
+    ("a conversation by name", {}, {"conversation": "s"}, "body.conversation"),
+    ("metadata", {}, {"metadata": {"session_id": "s", "user_id": "t"}}, "body.metadata.session_id"),
     ("never the user", {}, {"user": "s", "metadata": {"user_id": "s"}}, None),
 ]
 
@@ -482,7 +483,9 @@ KEPT = [
 def test_a_body_without_credentials_is_kept_byte_for_byte(body: bytes) -> None:
     asked = Redactor(FULL, KEY).read(body)
     assert (asked.body, asked.facts.scrubbed) == (body, 0)
-    assert asked.facts.keyed is None
+    hashed = Redactor(HASHED, KEY).read(body).facts.keyed
+    messages = [] if hashed is None else hashed.messages
+    assert asked.facts.keyed == (KeyedFacts(messages=messages) if messages else None)
 
 
 CLEANED: list[tuple[bytes, bytes, int]] = [

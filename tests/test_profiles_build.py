@@ -14,16 +14,19 @@ import pytest
 from click.testing import CliRunner, Result
 from locked_folder import LOCKS, locked
 
-from profiles import build as build_module
-from profiles.build import build_profile, measure_all, read_traffic
+from profiles import write as write_module
+from profiles.build import build_profile, read_stays
 from profiles.capture_folder import HASH_KEY
 from profiles.captures import SegmentLine, StartLine, WindowLine, end_line
-from profiles.cli import concurrency, profile
+from profiles.classify import read_rules, what_is_unseen
+from profiles.cli import profile
+from profiles.concurrency_cli import concurrency
 from profiles.errors import FirsttokenError, FormatError, UsageError
 from profiles.files import encode, write_document
 from profiles.profile import ProfileRow, quantile, read_profile
 from profiles.records import Exchange, RequestFacts, ResponseFacts
 from profiles.requests import describe
+from profiles.sweep import sweep
 from profiles.units import MILLISECOND_NS as MS
 from profiles.units import SECOND_NS as S
 
@@ -103,9 +106,10 @@ def test_rows_are_in_order_of_arrival_from_the_zero_of_the_first_window(tmp_path
     assert rows[1] == ProfileRow(
         request=1, arrival_ns=11 * S, dispatch_ns=11 * S + MS, first_token_ns=11 * S + 100 * MS, end_ns=15 * S,
         ttft_ns=100 * MS, status=200, outcome="ok", endpoint="chat", path="/v1/chat/completions", model="m",
-        stream=True, prompt_tokens=20, output_tokens=40, finish="stop", input_chars=2, messages=1, user_turns=1,
-        tools=0, max_tokens=64, workload="chat_single", workload_rule="one user turn", in_flight=1, capture=0,
-        body=False, late_ns=7,
+        stream=True, prompt_tokens=20, output_tokens=40, token_source="usage", finish="stop", input_chars=2,
+        system_chars=0, messages=1, user_turns=1, last_role="user", tools=0, tool_results=0, images=0, max_tokens=64,
+        n=1, reasoning=False, code_share=0.0, workload="chat_single", workload_rule="one user turn", in_flight=1,
+        capture=0, body=False, late_ns=7,
     )  # fmt: skip
     assert [row.workload for row in rows] == ["chat_single", "chat_single", "rag_2k", "chat_single"]
     assert (rows[3].ttft_ns, rows[3].first_token_ns, rows[3].output_tokens) == (None, None, None)
@@ -115,20 +119,30 @@ def test_the_manifest(tmp_path: Path, captured: Path) -> None:
     build_profile([captured], tmp_path / "p", now_wall_ns=lambda: 123)
     manifest = read_profile(tmp_path / "p").manifest
     files, inputs, tool = manifest.pop("files"), manifest.pop("inputs"), manifest.pop("tool")
+    assert manifest.pop("rules")["file"] == "classes.toml"
+    assert manifest.pop("unseen") == what_is_unseen(
+        polars.read_parquet(tmp_path / "p" / "requests.parquet"), read_rules()
+    )
+    assert manifest.pop("sessions_told_by").startswith("sessions: unknown, for the requests carry neither")
     assert manifest == {
         "format": "firsttoken/profile",
         "version": 1,
         "created_wall_ns": 123,
         "zero_wall_ns": WALL,
+        "source": {"kind": "capture"},
+        "synthetic": False,
         "windows": [[0, 100 * S]],
         "observed_ns": 100 * S,
         "requests": 4,
+        "unfinished": [[90 * S, 100 * S]],
         "outcomes": {"ok": 3, "error": 1},
         "dropped": {"recorder": 0, "not_post": 1, "unfinished": 1},
         "content": "none",
         "bodies": 0,
         "models": {"m": 4},
         "workloads": {"chat_single": {"requests": 3, "share": 0.75}, "rag_2k": {"requests": 1, "share": 0.25}},
+        "sessions": {"none": 4},
+        "prefix": None,
         "operating_point": {"levels": [1, 2], "weights": {"1": 0.8, "2": 0.2}, "cover": 0.95, "reached": 1.0, "max": 2},
         "not_measurable": ["acceptance", "guided decoding cost", "output equality"],
         "warnings": [],
@@ -153,7 +167,8 @@ def test_concurrency_counts_the_unfinished_one_and_not_the_poll(tmp_path: Path, 
     assert found.time_ns_at == {0: 77 * S, 1: 19 * S, 2: 4 * S}
     assert found.arrivals_at == {1: 4, 2: 1}
     assert found.duration_sum_ns == 27 * S
-    assert found == measure_all(read_traffic([captured]))["all"]
+    stays, warnings = read_stays([captured])
+    assert (sweep(stays), warnings) == (found, [])
 
 
 def test_a_class_counts_its_own_time_and_its_arrivals_by_the_total(tmp_path: Path) -> None:
@@ -220,11 +235,11 @@ def test_captures_of_two_hosts_merge_on_the_wall_clock(tmp_path: Path) -> None:
     other = write_capture(
         tmp_path / "other", [(exchange("a", 5 * S, 7 * S), None)], close_ns=50 * S, wall_ns=WALL + 100 * S
     )
-    traffic = build_profile([other, one], tmp_path / "p")
+    built = build_profile([other, one], tmp_path / "p")
     opened = read_profile(tmp_path / "p")
     assert opened.manifest["windows"] == [[0, 50 * S], [100 * S, 150 * S]]
     assert [(row.arrival_ns, row.capture) for row in opened.rows()] == [(10 * S, 1), (105 * S, 0)]
-    assert traffic.warnings == []
+    assert built.warnings == []
 
 
 def test_overlapping_captures_are_added_up_and_said_so(tmp_path: Path) -> None:
@@ -236,14 +251,14 @@ def test_overlapping_captures_are_added_up_and_said_so(tmp_path: Path) -> None:
         wall_ns=WALL + 10 * S,
         unfinished=[30 * S],
     )
-    traffic = build_profile([one, other], tmp_path / "p")
+    built = build_profile([one, other], tmp_path / "p")
     opened = read_profile(tmp_path / "p")
     assert opened.manifest["observed_ns"] == 60 * S
     assert opened.concurrency().arrivals_at == {1: 2, 2: 1}
     assert opened.concurrency().time_ns_at == {0: 30 * S, 1: 28 * S, 2: 2 * S}
-    (warning,) = traffic.warnings
+    (warning,) = built.warnings
     assert "overlap in time" in warning
-    assert opened.manifest["warnings"] == traffic.warnings
+    assert opened.manifest["warnings"] == built.warnings
 
 
 def test_a_capture_given_twice_is_refused(tmp_path: Path, captured: Path) -> None:
@@ -300,7 +315,7 @@ def test_a_build_that_fails_half_way_leaves_nothing(
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(build_module, "write_document", full)
+    monkeypatch.setattr(write_module, "write_document", full)
     for out, force in (("new", False), ("p", True)):
         with pytest.raises(FirsttokenError, match="No space left"):
             build_profile([captured], tmp_path / out, force=force)
@@ -336,7 +351,7 @@ def test_the_sha256_of_a_profile_is_that_of_its_manifest(tmp_path: Path, capture
     [
         ({"format": "firsttoken/capture", "version": 1}, "its format is 'firsttoken/capture'"),
         ({"format": "firsttoken/profile", "version": 2}, "version 2 cannot be read"),
-        ({"format": "firsttoken/profile", "version": 1}, "its key zero_wall_ns is missing or is not int"),
+        ({"format": "firsttoken/profile", "version": 1}, "its key observed_ns is missing or is not int"),
     ],
 )
 def test_what_is_no_profile_says_so(tmp_path: Path, manifest: dict[str, Any], problem: str) -> None:
@@ -374,7 +389,7 @@ def test_concurrency_prints_the_contract_as_json(tmp_path: Path, captured: Path)
     build_profile([captured], tmp_path / "p")
     printed = [json.loads(run(concurrency, path, "--json").stdout) for path in (captured, tmp_path / "p")]
     assert printed[0] == printed[1]
-    assert printed[0] == {
+    contract = {
         "observed_ns": 100 * S,
         "time_ns_at": {"0": 77 * S, "1": 19 * S, "2": 4 * S},
         "share_wall": {"0": 0.77, "1": 0.19, "2": 0.04},
@@ -385,11 +400,12 @@ def test_concurrency_prints_the_contract_as_json(tmp_path: Path, captured: Path)
         "max": 2,
         "requests": 5,
     }
+    assert {key: printed[0][key] for key in contract} == contract
 
 
 def test_concurrency_prints_a_sentence_and_a_table_of_80_columns(captured: Path) -> None:
     printed = run(concurrency, captured)
-    assert printed.stdout.startswith("100 % of requests arrive at c = 1–2; the maximum in 1 min 40 s is 2: measure")
+    assert printed.stdout.startswith("100 % of requests arrive at c = 1–2; above 8 never in 1 min 40 s: measure TTFT")
     assert max(map(len, printed.stdout.splitlines())) <= 80
     assert printed.stderr == ""
 
@@ -554,11 +570,11 @@ def test_the_hash_key_stays_where_a_recorder_goes_on(tmp_path: Path, captured: P
     other = with_key(write_capture(tmp_path / "other", [(exchange("x", S, 2 * S), None)], wall_ns=WALL + 900 * S))
     descriptor = os.open(captured, os.O_RDONLY)
     fcntl.flock(descriptor, fcntl.LOCK_EX)
-    traffic = build_profile([captured, other], tmp_path / "p")
+    built = build_profile([captured, other], tmp_path / "p")
     os.close(descriptor)
     assert (captured / HASH_KEY).read_bytes() == KEY
     assert not (other / HASH_KEY).exists()
-    assert [HASH_KEY in warning for warning in traffic.warnings].count(True) == 2
+    assert [HASH_KEY in warning for warning in built.warnings].count(True) == 2
     build_profile([captured], tmp_path / "again")
     assert not (captured / HASH_KEY).exists()
 
@@ -572,7 +588,7 @@ def test_a_build_that_fails_destroys_no_key(tmp_path: Path, captured: Path, monk
     def full(*_: Any) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(build_module, "write_document", full)
+    monkeypatch.setattr(write_module, "write_document", full)
     with pytest.raises(FirsttokenError):
         build_profile([captured], tmp_path / "p")
     assert (captured / HASH_KEY).read_bytes() == KEY

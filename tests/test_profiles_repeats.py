@@ -78,10 +78,10 @@ def test_the_short_way_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     parsed = 0
     read_event = __import__("profiles.stream").stream.read_event
 
-    def counted(data: bytes, name: str = "") -> object:
+    def counted(data: bytes, name: str = "", keep: object = None) -> object:
         nonlocal parsed
         parsed += 1
-        return read_event(data, name)
+        return read_event(data, name, keep)
 
     monkeypatch.setattr("profiles.stream.read_event", counted)
     facts = read([chunk(f" word{number}") for number in range(100)], short_way=True)

@@ -1,27 +1,36 @@
 """Keyed digests of a prompt: which requests share a prefix, a session or a schema, without what it says.
 
     block     chain over 64 characters each:  d[i] = H(key, d[i-1] || characters of block i)
-    message   chain over canonical messages:  d[i] = H(key, d[i-1] || message i)
+    message   chain over canonical messages:  d[i] = H(key, d[i-1] || H(key, message i))
     others    H(key, thing)
 
 H is BLAKE2b with a key and 16 bytes of result. Each kind of thing has its own H (the `person` argument), so that the
 id of a text as one kind tells nothing about it as another. A plain hash of short text is found by guessing: the key is
 what protects it.
+
+The recorder makes them as requests pass; a build makes the same of recorded bodies, with a key that it forgets.
 """
 
 import hashlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final
 
-from profiles.prompts import Message, Prompt, calls_of, json_of
-from profiles.records import BLOCK_CHARS, KeyedMedium, KeyedMessage
+import msgspec
+import orjson
+
+from profiles.answers import Answer
+from profiles.prompts import Message, Prompt, calls_of, constraint_of, json_of, prompt_of, read_body
+from profiles.records import BLOCK_CHARS, KeyedAnswer, KeyedFacts, KeyedMedium, KeyedMessage
 from profiles.requests import OTHER, ROLES
+from profiles.session_names import AGENT_HEADER, PARENT_AGENT_HEADER, PARENT_HEADERS, session_of
 
 DIGEST_BYTES: Final = 16
 # Four million characters, the text of a million tokens. What is longer has no blocks beyond it.
 MOST_BLOCKS: Final = 65_536
 # White space is folded up to here; a longer text counts as it is from there on, which is as canonical.
 _FOLDED_CHARS: Final = 65_536
+# A message of the assistant has an id of its own from this length on: "Yes." is said by everybody.
+SHORTEST_KNOWN_CHARS: Final = 16
 _MARK: Final = "\x02"  # opens each message, so that a text cannot pass for a role
 _THINK, _THOUGHT = "<think>", "</think>"
 
@@ -94,29 +103,111 @@ class Digests:
             out.append(last.hex())
         return out
 
-    def messages(self, prompt: Prompt, media: Sequence[Sequence[KeyedMedium]]) -> list[KeyedMessage]:
-        """The chain over the messages in their canonical form.
+    def messages(
+        self, prompt: Prompt, media: Sequence[Sequence[KeyedMedium]], *, after: str = ""
+    ) -> list[KeyedMessage]:
+        """The chain over the messages in their canonical form, behind a list whose chain ends with `after`.
 
         Canonical: role, text with white space folded and thoughts removed, names and arguments of tool calls, media by
-        their ids. The ids of tool calls are left out: they differ between turns.
+        their ids. The ids of tool calls are left out, for they differ between turns, and so are items that hold
+        nothing but reasoning. A message of the assistant that is long enough also has an id of its own.
         """
-        last = b""
+        last = bytes.fromhex(after)
         out: list[KeyedMessage] = []
         listed: list[tuple[Message, Sequence[KeyedMedium]]] = list(zip(prompt.messages, media, strict=True))
         if prompt.system:
             listed.insert(0, (Message("system", prompt.system), ()))
         for message, seen in listed:
-            calls = [piece for call in calls_of(message) for piece in call]
-            hashing = self._start("message")
-            hashing.update(last)
-            for piece in (message.role, canonical(message.text), *calls, *(medium.id for medium in seen)):
+            if isinstance(message.source, dict) and message.source.get("type") == "reasoning":
+                continue
+            text = canonical(message.text)
+            calls = [piece for name, given in calls_of(message) for piece in (name, canonical_arguments(given))]
+            hashing = self._start("said")
+            for piece in (message.role, text, *calls, *(medium.id for medium in seen)):
                 data = piece.encode()
                 hashing.update(len(data).to_bytes(8))  # or two pieces could be read as two others
                 hashing.update(data)
+            own = hashing.digest()
+            hashing = self._start("message")
+            hashing.update(last + own)
             last = hashing.digest()
             role = message.role if message.role in ROLES else OTHER
-            out.append(KeyedMessage(role=role, chars=len(message.text), chain=last.hex()))
+            known = role == "assistant" and len(text) + sum(map(len, calls)) >= SHORTEST_KNOWN_CHARS
+            out.append(
+                KeyedMessage(role=role, chars=len(message.text), chain=last.hex(), own=own.hex() if known else None)
+            )
         return out
+
+    def content(self, document: Mapping[str, Any], prompt: Prompt) -> tuple[KeyedFacts, bool]:
+        """All ids of what a request says, and whether its blocks were cut."""
+        media = self.media(prompt)
+        blocks, chars, cut = self.blocks(prompt_text(prompt, media))
+        constraint = constraint_of(dict(document))
+        schema = b"" if constraint is None or constraint[1] is None else _bytes_of(constraint[1])
+        salt = document.get("cache_salt")
+        facts = KeyedFacts(
+            blocks=blocks,
+            prompt_chars=chars,
+            messages=self.messages(prompt, media),
+            media=[medium for of_message in media for medium in of_message],
+            schema=self.id_of("schema", schema) if constraint is not None and constraint[1] is not None else None,
+            schema_bytes=len(schema),
+            cache_salt=None if salt is None else self.id_of("salt", _bytes_of(salt)),
+        )
+        return facts, cut
+
+    def names(self, headers: Mapping[str, bytes], document: Mapping[str, Any]) -> dict[str, str]:
+        """The fields of KeyedFacts that tell whose turn a request is. Names of headers are in lower case."""
+        session, source = session_of(headers, document)
+        keyed: dict[str, str] = {}
+        if session is not None and source is not None:
+            keyed = {"session": self.id_of("session", session), "session_source": source}
+        for key, kind, names in (
+            ("parent_session", "session", PARENT_HEADERS),
+            ("agent", "agent", (AGENT_HEADER,)),
+            ("parent_agent", "agent", (PARENT_AGENT_HEADER,)),
+        ):
+            value = next((headers[name] for name in names if headers.get(name)), None)
+            if value is not None:
+                keyed[key] = self.id_of(kind, value)
+        previous = document.get("previous_response_id")
+        if isinstance(previous, str) and previous:
+            keyed["previous_response"] = self.id_of("response", previous)
+        return keyed
+
+    def answer(self, answer: Answer, after: str) -> KeyedAnswer:
+        """The ids of an answer to a request whose list of messages has a chain that ends with `after`."""
+        prompt = prompt_of({"messages": answer.messages})
+        said = self.messages(prompt, self.media(prompt), after=after)
+        return KeyedAnswer(
+            chain=said[-1].chain if said else None,
+            own=[message.own for message in said if message.own is not None],
+            response=None if answer.response_id is None else self.id_of("response", answer.response_id),
+        )
+
+
+def keyed_facts_of(
+    body: bytes, digests: Digests, headers: Mapping[str, bytes] | None = None, *, encoding: str = ""
+) -> KeyedFacts | None:
+    """What `record --bodies hashed` keeps of a request, made of its body. None where the body cannot be read.
+
+    Names of `headers` are in lower case; `encoding` is the content coding of the body.
+    """
+    document = read_body(body, encoding).document
+    if document is None:
+        return None
+    facts, _ = digests.content(document, prompt_of(document))
+    return msgspec.structs.replace(facts, **digests.names(headers or {}, document))
+
+
+def canonical_arguments(text: str) -> str:
+    """Arguments of a tool call, which clients read and write anew: the same JSON has one form."""
+    if text in ("", "{}"):
+        return "{}"
+    try:
+        return orjson.dumps(orjson.loads(text), option=orjson.OPT_SORT_KEYS).decode()
+    except (orjson.JSONDecodeError, orjson.JSONEncodeError):
+        return text
 
 
 def canonical(text: str) -> str:
@@ -155,6 +246,6 @@ def prompt_text(prompt: Prompt, media: Sequence[Sequence[KeyedMedium]]) -> Itera
             yield f"{_MARK}{name}({arguments})"
 
 
-def text_of(value: Any) -> str | bytes:
+def _bytes_of(value: Any) -> bytes:
     """A JSON value as what is hashed of it: a string as it is, anything else as JSON."""
-    return value if isinstance(value, str) else json_of(value) or b""
+    return value.encode() if isinstance(value, str) else json_of(value) or b""

@@ -1,0 +1,137 @@
+"""The command `concurrency`."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from profiles.sweep import Stays
+    from profiles.view import LoadView
+
+_PATH = click.Path(path_type=Path)
+
+
+@click.command()
+@click.argument("paths", metavar="CAPTURE|PROFILE...", nargs=-1, required=True, type=_PATH)
+@click.option("--json", "as_json", is_flag=True, help="Print one strict JSON document.")
+@click.option("--html", metavar="FILE", type=_PATH, help="Write one self-contained page, and print its path.")
+@click.option("--zone", default="UTC", show_default=True, metavar="NAME", help="Time zone of hours and days.")
+@click.option("--experiment", metavar="FILE", type=_PATH, help="Mark the levels that this experiment measures.")
+@click.option(
+    "--skew",
+    "skews",
+    multiple=True,
+    metavar="NAME=+2s",
+    help="How far the clock of a capture's host was ahead. Can be given again.",
+)
+@click.option(
+    "--service-time",
+    metavar="TIME,RATE,TIME",
+    help="For an imported trace without ends: overhead, prompt tokens per second, time per output token. The result"
+    " is an estimate.",
+)
+def concurrency(
+    paths: tuple[Path, ...],
+    as_json: bool,
+    html: Path | None,
+    zone: str,
+    experiment: Path | None,
+    skews: tuple[str, ...],
+    service_time: str | None,
+) -> None:
+    """How many requests are in flight, by time and by arrival, and at which c to measure.
+
+    Give one or more captures, which are laid over each other by their clocks, or one profile. A capture may still be
+    growing. c is the concurrency that a request meets, itself included.
+
+    \b
+    Example:
+      firsttoken concurrency captures/monday
+      firsttoken concurrency captures/monday --json | jq .max
+      firsttoken concurrency azure.profile --service-time 50ms,8000,20ms
+    """
+    from profiles import load_report
+    from profiles.errors import UsageError
+    from profiles.files import encode_pretty
+
+    if html is not None and as_json:
+        raise UsageError("--json and --html exclude each other", "Run the command once for each.")
+    view = _look_at(paths, zone, experiment, skews, service_time)
+    if html is not None:
+        from profiles.page import write_page
+
+        write_page(view, html, title=", ".join(path.name or str(path) for path in paths))
+        click.echo(html)
+    elif as_json:
+        click.echo(encode_pretty(load_report.document(view)), nl=False)
+    else:
+        click.echo(load_report.render(view))
+
+
+def _look_at(
+    paths: tuple[Path, ...], zone: str, experiment: Path | None, skews: tuple[str, ...], service_time: str | None
+) -> "LoadView":
+    from profiles.calendar import find_zone
+    from profiles.concurrency import COVER
+    from profiles.experiment import load_experiment
+    from profiles.view import marked_by, read_view
+
+    find_zone(zone)  # a wrong name is said before hours of reading
+    rule = None if experiment is None else load_experiment(experiment)
+    cover = COVER if rule is None else rule.file.profile.operating_point.cover
+    stays, synthetic, estimate = _read(paths, skews, service_time)
+    view = read_view(stays, zone, cover=cover, synthetic=synthetic, estimate=estimate)
+    return view if rule is None else marked_by(view, rule)
+
+
+def _read(
+    paths: tuple[Path, ...], skews: tuple[str, ...], service_time: str | None
+) -> "tuple[Stays, bool, str | None]":
+    """The stays of captures or of a profile, whether nobody produced them, and the service time that was stated."""
+    from profiles.build import read_stays
+    from profiles.errors import UsageError
+    from profiles.profile import read_profile
+    from profiles.service_time import estimated_stays, parse_service_time
+    from profiles.skew import read_skews
+
+    service = None if service_time is None else parse_service_time(service_time)
+    profiles = [path for path in paths if _is_profile(path)]
+    if profiles and len(paths) > 1:
+        raise UsageError(
+            f"{profiles[0]} is a profile, and a profile is looked at alone",
+            "Build one profile of all the captures, or name the captures.",
+        )
+    if not profiles:
+        if service is not None:
+            raise UsageError("--service-time is for imported traces: a capture knows its ends", "Leave it out.")
+        stays, warnings = read_stays(paths, read_skews(skews, paths))
+        _warn(warnings)
+        return stays, False, None
+    if skews:
+        raise UsageError("--skew is for captures: a profile is of one clock", "State it when you build the profile.")
+    profile = read_profile(profiles[0])
+    synthetic = bool(profile.manifest.get("synthetic"))
+    if service is None:
+        return profile.stays(), synthetic, None
+    stays, warnings = estimated_stays(profile, service)
+    _warn(warnings)
+    return stays, synthetic, str(service)
+
+
+def _is_profile(path: Path) -> bool:
+    """Whether a directory says that it is a profile. Whatever else it is, the reader of captures names its fault."""
+    from profiles.errors import FormatError
+    from profiles.files import read_document
+    from profiles.profile import FORMAT, MANIFEST
+
+    try:
+        # Any version: which of them can be read is for the reader to say.
+        return read_document(path / MANIFEST, FORMAT, versions=tuple(range(1, 1000))) is not None
+    except FormatError:
+        return False
+
+
+def _warn(warnings: list[str]) -> None:
+    for warning in warnings:
+        click.echo(f"warning: {warning}", err=True)
