@@ -53,7 +53,8 @@ def cli() -> None:
       firsttoken replay experiment.toml -o my-run
       firsttoken report my-run
 
-    Exit codes: 0 done, 1 failure, 2 wrong usage or input, 3 something inconclusive, 4 run invalid, 130 Ctrl-C.
+    Exit codes: 0 done, 1 failure, 2 wrong usage or input, 3 something inconclusive, 4 run invalid, 5 the load
+    has changed (profile diff), 130 Ctrl-C.
     """
 
 

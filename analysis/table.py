@@ -65,6 +65,9 @@ def _operating_point(report: Report) -> str:
     arrivals = (report.run.manifest.get("profile") or {}).get("arrivals_at") or {}
     levels = [int(level) for level in point.get("levels") or []]
     total = sum(arrivals.values())
+    if levels and point.get("basis") == "declared":
+        weights = ", ".join(f"c={c} {format_percent(weight, 0)}" for c, weight in point["weights"].items())
+        return f"not observed: the rule declares {weights} ({point['reason']}). Holds for such a load, and no other"
     if not levels or not total:
         return "operating point not recorded"
     share = sum(count for level, count in arrivals.items() if int(level) in levels) / total

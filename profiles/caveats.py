@@ -70,19 +70,21 @@ def _of_the_maximum(view: LoadView) -> Iterator[str]:
             yield f"{said}; but no hour was observed for more than half of it, which tells nothing about other hours."
             continue
         counts = " and ".join(f"{bound.above} of {counted(bound.counted, bound.unit)}" for bound in known)
-        yield f"{said}: {counts}{_limits(known)}.{_left_out(known)}"
+        yield f"{said}: {counts}{at_most(known)}{left_out(known)}."
 
 
-def _limits(known: Sequence[Bound]) -> str:
+def at_most(known: Sequence[Bound]) -> str:
+    """What the clean days and hours of one level support, as the end of a sentence; empty where it is nothing."""
     shares = [
         f"{_two_digits(bound.share_high)} of {bound.unit}s" for bound in known if bound.share_high not in (None, 1)
     ]
     return f", so at most {' and '.join(shares)} go higher (95 %, if they were independent)" if shares else ""
 
 
-def _left_out(known: Sequence[Bound]) -> str:
+def left_out(known: Sequence[Bound]) -> str:
+    """The days and hours that do not count, as the end of a sentence."""
     fallen = [counted(bound.left_out, bound.unit) for bound in known if bound.left_out]
-    return f" Left out, as half observed or less: {' and '.join(fallen)}." if fallen else ""
+    return f"; left out, as half observed or less: {' and '.join(fallen)}" if fallen else ""
 
 
 def _two_digits(share: float | None) -> str:

@@ -16,6 +16,7 @@ _PATH = click.Path(path_type=Path)
 @click.argument("paths", metavar="CAPTURE|PROFILE...", nargs=-1, required=True, type=_PATH)
 @click.option("--json", "as_json", is_flag=True, help="Print one strict JSON document.")
 @click.option("--html", metavar="FILE", type=_PATH, help="Write one self-contained page, and print its path.")
+@click.option("--svg", metavar="FILE", type=_PATH, help="Write the chart of shares alone, and print its path.")
 @click.option("--zone", default="UTC", show_default=True, metavar="NAME", help="Time zone of hours and days.")
 @click.option("--experiment", metavar="FILE", type=_PATH, help="Mark the levels that this experiment measures.")
 @click.option(
@@ -35,6 +36,7 @@ def concurrency(
     paths: tuple[Path, ...],
     as_json: bool,
     html: Path | None,
+    svg: Path | None,
     zone: str,
     experiment: Path | None,
     skews: tuple[str, ...],
@@ -49,21 +51,30 @@ def concurrency(
     Example:
       firsttoken concurrency captures/monday
       firsttoken concurrency captures/monday --json | jq .max
+      firsttoken concurrency week.profile --html week.html --zone Europe/Budapest
       firsttoken concurrency azure.profile --service-time 50ms,8000,20ms
     """
     from profiles import load_report
     from profiles.errors import UsageError
     from profiles.files import encode_pretty
 
-    if html is not None and as_json:
-        raise UsageError("--json and --html exclude each other", "Run the command once for each.")
+    if as_json and (html is not None or svg is not None):
+        raise UsageError("--json and a file exclude each other", "Run the command once for each.")
     view = _look_at(paths, zone, experiment, skews, service_time)
     if html is not None:
         from profiles.page import write_page
 
-        write_page(view, html, title=", ".join(path.name or str(path) for path in paths))
+        title = ", ".join(path.resolve().name for path in paths)
+        write_page(view, html, title=title, inputs=[_input(path) for path in paths])
         click.echo(html)
-    elif as_json:
+    if svg is not None:
+        from profiles.page import write_picture
+
+        write_picture(view, svg)
+        click.echo(svg)
+    if html is not None or svg is not None:
+        return
+    if as_json:
         click.echo(encode_pretty(load_report.document(view)), nl=False)
     else:
         click.echo(load_report.render(view))
@@ -117,6 +128,14 @@ def _read(
     stays, warnings = estimated_stays(profile, service)
     _warn(warnings)
     return stays, synthetic, str(service)
+
+
+def _input(path: Path) -> tuple[str, str]:
+    """Name and sha256 of what was looked at: its manifest, which holds the sha256 of the tables of a profile."""
+    from profiles.files import sha256_of
+    from profiles.profile import MANIFEST
+
+    return path.resolve().name, sha256_of(path / MANIFEST)
 
 
 def _is_profile(path: Path) -> bool:

@@ -35,6 +35,11 @@ _PATHS = {
     "/messages": MESSAGES,
     "/embeddings": EMBEDDINGS,
 }
+# Other endpoints that engines have are told apart by their path alone. Longer endings stand first.
+_ENDINGS = (
+    *("/rerank", "/score", "/classify", "/audio/transcriptions", "/audio/translations", "/audio/speech"),
+    *("/images/generations", "/infill", "/fim/completions", *_PATHS),
+)
 
 
 def endpoint_of(path: str) -> str:
@@ -49,7 +54,7 @@ def endpoint_of(path: str) -> str:
 def canonical_path(path: str) -> str:
     """The path of a known endpoint without what a gateway puts in front, which may hold a key or a name."""
     clean = path.partition("?")[0].rstrip("/")
-    ending = next((ending for ending in _PATHS if clean.endswith(ending)), "")
+    ending = next((ending for ending in _ENDINGS if clean.endswith(ending)), "")
     return f"/v1{ending}" if clean.endswith(f"/v1{ending}") else ending
 
 

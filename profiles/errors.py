@@ -3,12 +3,15 @@
     FirsttokenError           exit 1   something failed; the message says what, where and what to do
     ├── UsageError            exit 2   the command line or a setting is wrong
     │   ├── FormatError       exit 2   a file is not what it should be: path, line, problem
-    │   └── RuleError         exit 2   experiment.toml: path, key, problem
+    │   └── RuleError         exit 2   experiment.toml or a file of class rules: path, key, problem
     ├── EngineFailed          exit 1   an engine did not boot, died, or would not go away
     └── RunInvalid            exit 4   the run cannot be judged
 
 Commands raise these and nothing else for what a user can cause. The front door prints the message and the hint,
 without a traceback, and exits with `exit_code`. Any other exception is our own bug and shows its traceback.
+
+Exit codes that are results: 3 something is inconclusive (`report`, `profile diff`), 5 the load has changed
+(`profile diff`).
 """
 
 from pathlib import Path

@@ -22,7 +22,7 @@ import orjson
 
 from profiles import experiment_file
 from profiles.errors import RuleError
-from profiles.experiment_checks import check_against_profile, check_rule
+from profiles.experiment_checks import LoadFacts, check_against_profile, check_rule, load_facts
 from profiles.experiment_file import AlsoWindow, Arm, Experiment, ExperimentFile, GuardRule, MeasureRule, Table
 from profiles.toml_lines import line_of, rule_error
 from profiles.units import SECOND_NS, parse_duration
@@ -33,9 +33,11 @@ __all__ = [
     "Experiment",
     "ExperimentFile",
     "GuardRule",
+    "LoadFacts",
     "MeasureRule",
     "check_against_profile",
     "load_experiment",
+    "load_facts",
 ]
 
 

@@ -3,8 +3,10 @@
 import math
 import re
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 
+from profiles.concurrency import Concurrency, OperatingPoint
 from profiles.errors import RuleError
 from profiles.experiment_file import ArmTable, Experiment, GuardRule
 from profiles.measurable import SUBJECTS, settings_for
@@ -54,6 +56,7 @@ def _check_load(experiment: Experiment, refuse: Refuse) -> None:
         raise refuse("load.warmup_per_class", "must not be negative")
     if not 0 < file.profile.operating_point.cover <= 1:
         raise refuse("profile.operating_point", "cover must be above 0 and at most 1")
+    _check_point(experiment, refuse)
     durations = {"load.request_timeout": file.load.request_timeout}
     if file.engine is not None:
         durations["engine.ready_timeout"] = file.engine.ready_timeout
@@ -63,6 +66,21 @@ def _check_load(experiment: Experiment, refuse: Refuse) -> None:
             parse_duration(duration)
         except ValueError as error:
             raise refuse(key, str(error)) from None
+
+
+def _check_point(experiment: Experiment, refuse: Refuse) -> None:
+    point = experiment.file.profile.operating_point
+    declared = 'write basis = "declared", levels = { "1" = 0.7, "2" = 0.3 } and a reason'
+    if point.basis == "arrivals" and (point.levels or point.reason):
+        raise refuse("profile.operating_point", f"levels are for a declared operating point: {declared}")
+    if point.basis == "arrivals":
+        return
+    if not point.levels or not all(c.isascii() and c.isdigit() and int(c) for c in point.levels):
+        raise refuse("profile.operating_point", f"its levels are whole numbers from 1: {declared}")
+    if not all(0 < share < math.inf for share in point.levels.values()):
+        raise refuse("profile.operating_point", "the share of each level must be above 0")
+    if not point.reason.strip():
+        raise refuse("profile.operating_point", "a declared operating point needs its reason")
 
 
 def _check_design(experiment: Experiment, refuse: Refuse) -> None:
@@ -137,6 +155,53 @@ def discard_condition(entry: str) -> tuple[str, float | None] | None:
     return None if match is None else ("client_lag_p99_ms", float(match[1]))
 
 
+@dataclass(frozen=True, slots=True)
+class LoadFacts:
+    """Where the requests of a profile arrive, as it bears on an experiment."""
+
+    point: OperatingPoint
+    arrivals_at: dict[int, int]  # by the concurrency that they meet; empty where it is declared
+    observed_ns: int
+    max: int | None  # None where it is declared
+
+
+def load_facts(experiment: Experiment, *, measured: Concurrency | None, synthetic: bool) -> LoadFacts:
+    """The operating point as it was observed, or as the rule declares it for a profile that has none.
+
+    `measured` is the profile's concurrency, None where it is not known. Raises RuleError where the one is asked for and
+    only the other can be had: what production does is not to be declared away, and a load that nobody produced has no
+    operating point of its own.
+    """
+    choice = experiment.file.profile.operating_point
+    key = "profile.operating_point"
+    text = experiment.path.read_text(encoding="utf-8") if experiment.path.exists() else ""
+    if choice.basis == "arrivals" and (measured is None or synthetic):
+        kind = "is synthetic: nobody produced this load" if synthetic else "holds no ends of requests"
+        raise RuleError(
+            experiment.path,
+            key,
+            f"the profile {kind}, so it has no operating point",
+            line=line_of(text, key),
+            hint='Declare it below [profile]: operating_point = { basis = "declared", levels = { "1" = 0.7, "2" = 0.3 }'
+            ', reason = "..." }. Or record production.',
+        )
+    if choice.basis == "arrivals":
+        assert measured is not None
+        point = measured.operating_point(choice.cover)
+        return LoadFacts(point, measured.arrivals_at, measured.observed_ns, measured.max)
+    if measured is not None and not synthetic:
+        raise RuleError(
+            experiment.path,
+            key,
+            "the profile was recorded and has an operating point of its own",
+            line=line_of(text, key),
+            hint="Leave basis, levels and reason out; to measure at another c as well, add it to load.also.",
+        )
+    whole = sum(choice.levels.values())
+    weights = {int(c): share / whole for c, share in sorted(choice.levels.items(), key=lambda item: int(item[0]))}
+    return LoadFacts(OperatingPoint(tuple(weights), weights, 1.0, 1.0), {}, 0, None)
+
+
 # An operating point may decide only if at least this share of the arrivals reaches it (reference: verdict §8).
 MIN_REACH = 0.01
 
@@ -148,19 +213,18 @@ SENDABLE = ("full", "synthetic")
 def check_against_profile(
     experiment: Experiment,
     *,
-    arrivals_at: dict[int, int],
-    observed_ns: int,
+    load: LoadFacts,
     content: str,
     not_measurable: Sequence[str] = (),
 ) -> None:
-    """Refuse what this profile cannot carry. `arrivals_at` counts arrivals by the concurrency that they meet.
+    """Refuse what this profile cannot carry.
 
     `not_measurable` is the manifest's: an arm that changes what bears on a name in it is refused by that name.
     """
     path, file = experiment.path, experiment.file
     text = path.read_text(encoding="utf-8") if path.exists() else ""
-    if observed_ns < file.profile.min_observed_h * HOUR_NS:
-        hours = observed_ns / HOUR_NS
+    if load.observed_ns < file.profile.min_observed_h * HOUR_NS:
+        hours = load.observed_ns / HOUR_NS
         raise RuleError(
             path,
             "profile.min_observed_h",
@@ -178,13 +242,14 @@ def check_against_profile(
             hint="Record with `firsttoken record --bodies full` on a machine where prompts may be stored, or rebuild"
             " prompts of the same lengths with `firsttoken profile synthesise`.",
         )
-    total = sum(arrivals_at.values())
+    total = sum(load.arrivals_at.values())
+    shares = {c: count / total for c, count in load.arrivals_at.items()} if total else load.point.weights
     for index, guard in enumerate(file.guard):
         parts = guard_parts(guard.metric) or {}
         if guard.role != "deciding" or "c" not in parts or guard.headroom_reason:
             continue
         c = int(parts["c"])
-        reach = sum(count for level, count in arrivals_at.items() if level >= c) / total if total else 0.0
+        reach = sum(share for level, share in shares.items() if level >= c)
         if reach < MIN_REACH:
             raise RuleError(
                 path,

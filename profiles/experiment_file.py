@@ -23,10 +23,16 @@ class RuleHead(Table, frozen=True, kw_only=True):
 
 
 class OperatingPointChoice(Table, frozen=True, kw_only=True):
-    """Which concurrency levels decide: those that cover this share of the arrivals."""
+    """Which concurrency levels decide: those that cover this share of the arrivals.
 
-    basis: Literal["arrivals"] = "arrivals"
+    A profile that nobody recorded has no arrivals. For it they are `declared`: `levels` holds the share of the arrivals
+    at each c, and `reason` says where that comes from. The report says so with every verdict.
+    """
+
+    basis: Literal["arrivals", "declared"] = "arrivals"
     cover: float = 0.95
+    levels: dict[str, float] = {}
+    reason: str = ""
 
 
 class ProfileChoice(Table, frozen=True, kw_only=True):

@@ -50,10 +50,10 @@ def document(measured: Concurrency) -> dict[str, Any]:
     }
 
 
-def headline(measured: Concurrency) -> str:
-    """What to do, in one plain sentence."""
+def headline(measured: Concurrency, point: OperatingPoint | None = None) -> str:
+    """What to do, in one plain sentence. `point` is the operating point, where it has another cover than usual."""
     span = format_span(measured.observed_ns)
-    point = measured.operating_point()
+    point = measured.operating_point() if point is None else point
     if not point.levels:
         return f"No request arrived in {span}: there is nothing to measure at."
     levels = format_levels(point.levels)

@@ -10,6 +10,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from profiles import histogram
+from profiles.caveats import at_most, left_out
 from profiles.concurrency import Concurrency
 from profiles.confidence import BOOTSTRAP, RANGE, Bound, Reach
 from profiles.histogram import (
@@ -37,7 +38,7 @@ _REACH_ROWS = 10
 
 def headline(view: LoadView) -> str:
     """What to do, in one plain sentence, with what must be known before it is believed."""
-    sentence = histogram.headline(view.total)
+    sentence = histogram.headline(view.total, view.point)
     if view.estimate:
         sentence = f"Estimate, with a stated service time: {sentence}"
     if view.synthetic:
@@ -170,24 +171,7 @@ def _never_above(view: LoadView) -> Iterable[str]:
             yield f"{said}; no hour was observed for more than half of it, so nothing is known of other hours"
             continue
         counts = " and ".join(f"{bound.above} of {counted(bound.counted, bound.unit)}" for bound in known)
-        yield f"{said}: {counts} above it{_limits(known)}{_left_out(known)}"
-
-
-def _limits(known: Sequence[Bound]) -> str:
-    shares = [
-        f"{_two_digits(bound.share_high)} of {bound.unit}s" for bound in known if bound.share_high not in (None, 1)
-    ]
-    return f", so at most {' and '.join(shares)} (95 %, if they were independent)" if shares else ""
-
-
-def _left_out(known: Sequence[Bound]) -> str:
-    fallen = [counted(bound.left_out, bound.unit) for bound in known if bound.left_out]
-    return f"; left out, as half observed or less: {' and '.join(fallen)}" if fallen else ""
-
-
-def _two_digits(share: float | None) -> str:
-    share = share or 0.0
-    return format_percent(share, 0 if share >= 0.1 else 1 if share >= 0.01 else 2)
+        yield f"{said}: {counts} above it{at_most(known)}{left_out(known)}"
 
 
 # --- When.

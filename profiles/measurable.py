@@ -15,6 +15,8 @@ import orjson
 ACCEPTANCE: Final = "acceptance"
 GUIDED_DECODING: Final = "guided decoding cost"
 OUTPUT_EQUALITY: Final = "output equality"
+NO_CONCURRENCY: Final = "concurrency"  # nobody knows when the requests ended
+NO_OUTPUT_LENGTH: Final = "output length"
 
 # A profile without the recorded text.
 NEEDS_CONTENT: Final = (ACCEPTANCE, GUIDED_DECODING, OUTPUT_EQUALITY)

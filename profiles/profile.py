@@ -12,8 +12,7 @@ Instants are nanoseconds from the profile's zero, which is the opening of its fi
 clock, or null where an imported trace does not tell it.
 """
 
-import math
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -76,8 +75,8 @@ class ProfileRow(Record, frozen=True, kw_only=True):
     status: int | None = None
     outcome: str | None = None
     origin: str | None = None
-    endpoint: str
-    path: str
+    endpoint: str | None = None
+    path: str | None = None
     model: str | None = None
     stream: bool | None = None
     prompt_tokens: int | None = None
@@ -95,6 +94,8 @@ class ProfileRow(Record, frozen=True, kw_only=True):
     tools: int | None = None
     tool_results: int | None = None
     images: int | None = None
+    audios: int | None = None
+    videos: int | None = None
     response_format: str | None = None
     schema: int | None = None  # dense id: requests with one id must follow one schema
     max_tokens: int | None = None
@@ -275,51 +276,3 @@ def _read_table(path: Path) -> list[dict[str, Any]]:
         raise FormatError(path, "no such file") from None
     except polars.exceptions.PolarsError as error:
         raise FormatError(path, f"not a readable Parquet file ({error})") from None
-
-
-@dataclass(frozen=True, slots=True)
-class ClassSummary:
-    """What a class asked for and got, by nearest-rank quantiles. None where nothing was measured."""
-
-    workload: str
-    requests: int
-    prompt_tokens_p50: int | None
-    prompt_tokens_p90: int | None
-    output_tokens_p50: int | None
-    output_tokens_p90: int | None
-    measured_ttft: int  # requests with a first token
-    ttft_p50_ns: int | None
-    ttft_p90_ns: int | None
-
-
-def summarise(rows: Iterable[ProfileRow]) -> list[ClassSummary]:
-    """One summary per class, the most frequent first."""
-    classes: dict[str, list[ProfileRow]] = {}
-    for row in rows:
-        classes.setdefault(row.workload, []).append(row)
-    ordered = sorted(classes.items(), key=lambda item: (-len(item[1]), item[0]))
-    return [_summary(workload, members) for workload, members in ordered]
-
-
-def _summary(workload: str, members: list[ProfileRow]) -> ClassSummary:
-    prompts = [row.prompt_tokens for row in members if row.prompt_tokens is not None]
-    outputs = [row.output_tokens for row in members if row.output_tokens is not None]
-    ttfts = [row.ttft_ns for row in members if row.ttft_ns is not None]
-    return ClassSummary(
-        workload=workload,
-        requests=len(members),
-        prompt_tokens_p50=quantile(prompts, 0.5),
-        prompt_tokens_p90=quantile(prompts, 0.9),
-        output_tokens_p50=quantile(outputs, 0.5),
-        output_tokens_p90=quantile(outputs, 0.9),
-        measured_ttft=len(ttfts),
-        ttft_p50_ns=quantile(ttfts, 0.5),
-        ttft_p90_ns=quantile(ttfts, 0.9),
-    )
-
-
-def quantile(values: Sequence[int], share: float) -> int | None:
-    """The nearest-rank quantile, always one of the values. None of an empty list."""
-    if not values:
-        return None
-    return sorted(values)[max(0, math.ceil(share * len(values)) - 1)]

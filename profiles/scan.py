@@ -13,6 +13,7 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -22,7 +23,7 @@ import polars as pl
 from profiles.captures import Capture, EndLine, Interval, RequestLine, body_of, stream_capture
 from profiles.concurrency import Window, censor
 from profiles.files import FILE_MODE, writable
-from profiles.records import KeyedAnswer, KeyedFacts
+from profiles.records import KeyedAnswer, KeyedFacts, RequestFacts
 from profiles.table import SCHEMA
 
 PIECE_ROWS: Final = 100_000
@@ -35,7 +36,18 @@ _COLUMNS: Final = (
     *("arrival_ns", "dispatch_ns", "first_token_ns", "end_ns", "ttft_ns", "status", "outcome", "origin"),
     *("endpoint", "path", "model", "stream", "prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"),
     *("token_source", "finish", "input_chars", "system_chars", "messages", "user_turns", "last_role", "tools"),
-    *("tool_results", "images", "response_format", "max_tokens", "temperature", "n", "reasoning", "code_share"),
+    *(
+        "tool_results",
+        "images",
+        "audios",
+        "videos",
+        "response_format",
+        "max_tokens",
+        "temperature",
+        "n",
+        "reasoning",
+        "code_share",
+    ),
     *("language", "unread", "capture", "body", "late_ns"),
 )
 _PIECE: Final[dict[str, Any]] = {name: SCHEMA[name] for name in _COLUMNS} | {KEYED: pl.Binary()}
@@ -181,27 +193,41 @@ def _row(
         got.reasoning_tokens,
         None if got.prompt_tokens is None and got.output_tokens is None else "usage",
         got.finish,
-        facts.input_chars,
-        facts.system_chars,
-        facts.messages,
-        facts.user_turns,
-        facts.last_role,
-        facts.tools,
-        facts.tool_results,
-        facts.images,
-        facts.response_format,
-        facts.max_tokens,
-        facts.temperature,
-        facts.n,
-        facts.reasoning,
-        facts.code_share,
-        facts.language,
+        *_asked(facts),
         facts.unread,
         capture,
         body is not None,
         line.late_ns,
         None if keyed is None else _pack(Keyed(keyed, line.answer, facts.tools_chars)),
     )
+
+
+_ASKED: Final = (
+    "input_chars",
+    "system_chars",
+    "messages",
+    "user_turns",
+    "last_role",
+    "tools",
+    "tool_results",
+    "images",
+    "audios",
+    "videos",
+    "response_format",
+    "max_tokens",
+    "temperature",
+    "n",
+    "reasoning",
+    "code_share",
+    "language",
+)
+_read_asked = attrgetter(*_ASKED)
+_NOT_ASKED: Final = (None,) * len(_ASKED)
+
+
+def _asked(facts: RequestFacts) -> tuple[Any, ...]:
+    """What a body asked for. Of a body that was not read nothing is known, where the facts hold zeros."""
+    return _NOT_ASKED if facts.unread is not None else _read_asked(facts)
 
 
 def _joined(recorded: KeyedFacts | None, made: KeyedFacts | None) -> KeyedFacts | None:

@@ -10,6 +10,7 @@ from typing import Any, Final
 
 import polars as pl
 
+from profiles.dialects import EMBEDDINGS
 from profiles.prefixes import PrefixLinks
 from profiles.records import BLOCK_CHARS, KeyedFacts
 from profiles.scan import KEYED, Keyed, unpack_keyed
@@ -63,7 +64,8 @@ def find_structure(batches: Iterable[pl.DataFrame]) -> Structure:
                 dense["schema"].append(schemas.of(keyed.schema))
                 dense["cache_group"].append(group)
                 dense["tenant"].append(tenants.of(keyed.tenant))
-                yield Turn(arrival_ns, end_ns, model, told.facts, told.answer, last_role)
+                talk = None if endpoint == EMBEDDINGS else told.facts  # embeddings are no conversation
+                yield Turn(arrival_ns, end_ns, model, talk, told.answer, last_role)
 
     sessions = find_sessions(turns())
     found = links.columns()

@@ -39,6 +39,7 @@ from profiles.files import (
     writable,
     write_document,
 )
+from profiles.measurable import NEEDS_CONTENT, NEEDS_RECORDED_TEXT, NO_CONCURRENCY, NO_OUTPUT_LENGTH
 from profiles.profile import (
     ALL,
     BODIES,
@@ -57,11 +58,6 @@ from profiles.sessions import SessionColumns
 from profiles.structure import Structure, find_structure
 from profiles.sweep import Stays, others_at_start, sweep, sweep_groups
 from profiles.table import SCHEMA, complete
-
-# What a profile without the recorded text cannot answer: the effect depends on the text, not on its length.
-NEEDS_CONTENT: Final = ("acceptance", "guided decoding cost", "output equality")
-NO_CONCURRENCY: Final = "concurrency"
-NO_OUTPUT_LENGTH: Final = "output length"
 
 # Rows that are worked on at once.
 BATCH_ROWS: Final = 250_000
@@ -146,7 +142,7 @@ def write_profile(
             content = "structure"
         if segments is not None:
             _write_table(folder / SEGMENTS, _renumbered_segments(segments, order))
-        elif content == "structure" and found is not None and found.segments is not None:
+        elif found is not None and found.segments is not None:
             _write_table(folder / SEGMENTS, found.segments)
         written = _write_bodies(folder / BODIES, bodies, order, folder / REQUESTS)
         measured = {} if stays is None else _measured(stays, counted, len(order))
@@ -176,7 +172,11 @@ def write_profile(
                 "bodies": written,
                 "models": dict(counted.models.most_common()),
                 "workloads": workloads,
-                "rules": {"file": rules.name, "sha256": rules.sha256},
+                "rules": {
+                    "file": rules.name,
+                    "sha256": rules.sha256,
+                    "semantic_sha256": rules.semantic_sha256,
+                },
                 "unseen": what_is_unseen(pl.scan_parquet(folder / REQUESTS), rules),
                 "sessions": {name or "none": count for name, count in counted.sessions.most_common()},
                 "sessions_told_by": _sessions_told_by(counted, found),
@@ -250,10 +250,12 @@ class _Frame:
     def columns(self, names: Sequence[str]) -> pl.DataFrame:
         present = [name for name in names if name in self._frame.columns]
         missing = [pl.lit(None, dtype=SCHEMA[name]).alias(name) for name in names if name not in present]
-        return self._frame.select(*present, *missing)
+        found: pl.DataFrame = self._frame.select(*present, *missing)
+        return found
 
     def take(self, positions: Any) -> pl.DataFrame:
-        return self._frame[positions]
+        found: pl.DataFrame = self._frame[positions]
+        return found
 
 
 def _in_order(
@@ -444,7 +446,10 @@ def _workloads(counted: _Counted) -> dict[str, dict[str, Any]]:
 def _sessions_told_by(counted: _Counted, found: Structure | None) -> str:
     if found is not None:
         return found.sentence
-    return "sessions: as its source says" if any(counted.sessions) else SessionColumns().sentence()
+    if not any(counted.sessions):
+        return SessionColumns().sentence()
+    told = ", ".join(f"{count} {name or 'alone or unknown'}" for name, count in counted.sessions.most_common())
+    return f"sessions: as its source says ({told})"
 
 
 def _stated_point(point: Any, measured: Mapping[str, Concurrency]) -> dict[str, Any]:
@@ -456,7 +461,8 @@ def _stated_point(point: Any, measured: Mapping[str, Concurrency]) -> dict[str, 
 def _not_measurable(
     content: str, given: Sequence[str] | None, counted: _Counted, *, measured: bool, warnings: list[str]
 ) -> list[str]:
-    cannot = list(given) if given is not None else [] if content == "full" else list(NEEDS_CONTENT)
+    by_content = {"full": (), "synthetic": NEEDS_RECORDED_TEXT}.get(content, NEEDS_CONTENT)
+    cannot = list(by_content if given is None else given)
     if counted.uncounted:
         answers = sum(map(len, counted.groups))
         warnings.append(

@@ -31,7 +31,7 @@ from replay.engine import EngineProcess, PortTaken, free_port, to_the_end
 from replay.metrics import read_counters, scrape_idle, subtract
 from replay.player import LoopLag, api_client, play_closed, tokens_until
 from replay.rundir import BootFolder
-from replay.schedule import ClosedLoop, Pick, Window
+from replay.schedule import REPLAYED_ENDPOINTS, ClosedLoop, Pick, Window
 
 WARMUP = "warmup"
 # What the embedded engine calls itself in /v1/models.
@@ -84,7 +84,8 @@ class Load:
             self.bodies[row.request],
             self.override,
             pass_name=f"{one_pass}-{pick.round}",
-            output_tokens=row.output_tokens,
+            # What was never answered has an estimate at best, which would cut JSON in its middle: its body has a limit.
+            output_tokens=None if row.outcome is None else row.output_tokens,
         )
         return Planned(
             window=window.name,
@@ -92,7 +93,7 @@ class Load:
             index=index,
             request=row.request,
             workload=row.workload,
-            path=row.path,
+            path=row.path or REPLAYED_ENDPOINTS[row.endpoint or "chat"],
             body=body,
         )
 

@@ -13,8 +13,9 @@ from pathlib import Path
 from typing import Any
 
 from profiles.errors import EngineFailed, FirsttokenError, RuleError, RunInvalid, UsageError
-from profiles.experiment import Arm, Experiment, check_against_profile
+from profiles.experiment import Arm, Experiment, check_against_profile, load_facts
 from profiles.files import read_document, tool_version
+from profiles.measurable import NO_CONCURRENCY
 from profiles.profile import Profile, ProfileRow
 from profiles.runs import AA_SUFFIX, DISCARDED, DONE, FAILED, FORMAT, MANIFEST, VERSION, BootFacts
 from profiles.toml_lines import line_of
@@ -42,13 +43,14 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
     file = experiment.file
     if file.engine is None or not experiment.arms:
         raise RuleError(experiment.path, "engine", "there is nothing to boot: [engine] argv and [[arm]] are needed")
-    load = profile.concurrency()
+    synthetic = bool(profile.manifest.get("synthetic"))
+    measured = None if NO_CONCURRENCY in profile.manifest["not_measurable"] else profile.concurrency()
+    load = load_facts(experiment, measured=measured, synthetic=synthetic)
     content = str(profile.manifest["content"])
     not_measurable = [str(name) for name in profile.manifest["not_measurable"]]
     check_against_profile(
         experiment,
-        arrivals_at=load.arrivals_at,
-        observed_ns=load.observed_ns,
+        load=load,
         content=content,
         not_measurable=not_measurable,
     )
@@ -60,7 +62,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
             f"{profile.path}: no request of this profile can be replayed",
             "A replay needs chat or completions requests that ended well, recorded with --bodies full.",
         )
-    point = load.operating_point(file.profile.operating_point.cover)
+    point = load.point
     windows = plan_windows(experiment, rows, point.weights, file.design.seed)
     decided = {window.c: len(window.picks) for window in windows if window.deciding}
     override = Override(
@@ -93,16 +95,20 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
             "observed_ns": load.observed_ns,
             "arrivals_at": {str(c): count for c, count in sorted(load.arrivals_at.items())},
             "content": content,
+            "synthetic": synthetic,
+            "source": profile.manifest.get("source", {}),
             "not_measurable": not_measurable,
         },
         "operating_point": {
             "levels": list(decided),
             "weights": {str(c): count / sum(decided.values()) for c, count in decided.items()},
             # Levels that the point covers and that too few requests could have held.
-            "reached": sum(load.arrivals_at.get(c, 0) for c in decided) / max(load.requests, 1),
+            "reached": sum(point.weights.get(c, 0.0) for c in decided) * point.reached,
             "left_out": {str(c): weight for c, weight in point.weights.items() if c not in decided},
             "cover": point.cover,
             "max": load.max,
+            "basis": file.profile.operating_point.basis,
+            "reason": file.profile.operating_point.reason,
         },
         "baseline": baseline.name,
         "aa": aa,

@@ -40,12 +40,16 @@ class Window:
     limit_ns: int | None = None  # no new request after this time; None: the list, once
 
 
-REPLAYED_ENDPOINTS = ("chat", "completions")
+# With the path of each, where a row has none of its own.
+REPLAYED_ENDPOINTS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
 
 
 def replayable(rows: Sequence[ProfileRow]) -> list[ProfileRow]:
-    """The rows that a replay can send: they ended well, their body is known, and an answer streams tokens."""
-    return [row for row in rows if row.outcome == "ok" and row.body and row.endpoint in REPLAYED_ENDPOINTS]
+    """The rows that a replay can send: they ended well, their body is known, and an answer streams tokens.
+
+    Of what was not recorded but generated or imported it is not known how it ended.
+    """
+    return [row for row in rows if row.outcome in ("ok", None) and row.body and row.endpoint in REPLAYED_ENDPOINTS]
 
 
 def plan_windows(

@@ -23,7 +23,8 @@ from profiles.cli import profile
 from profiles.concurrency_cli import concurrency
 from profiles.errors import FirsttokenError, FormatError, UsageError
 from profiles.files import encode, write_document
-from profiles.profile import ProfileRow, quantile, read_profile
+from profiles.lengths import quantile
+from profiles.profile import ProfileRow, read_profile
 from profiles.records import Exchange, RequestFacts, ResponseFacts
 from profiles.requests import describe
 from profiles.sweep import sweep
@@ -107,7 +108,8 @@ def test_rows_are_in_order_of_arrival_from_the_zero_of_the_first_window(tmp_path
         request=1, arrival_ns=11 * S, dispatch_ns=11 * S + MS, first_token_ns=11 * S + 100 * MS, end_ns=15 * S,
         ttft_ns=100 * MS, status=200, outcome="ok", endpoint="chat", path="/v1/chat/completions", model="m",
         stream=True, prompt_tokens=20, output_tokens=40, token_source="usage", finish="stop", input_chars=2,
-        system_chars=0, messages=1, user_turns=1, last_role="user", tools=0, tool_results=0, images=0, max_tokens=64,
+        system_chars=0, messages=1, user_turns=1, last_role="user", tools=0, tool_results=0, images=0,
+        audios=0, videos=0, max_tokens=64,
         n=1, reasoning=False, code_share=0.0, workload="chat_single", workload_rule="one user turn", in_flight=1,
         capture=0, body=False, late_ns=7,
     )  # fmt: skip
@@ -225,6 +227,7 @@ def test_a_profile_is_for_its_owner_alone(tmp_path: Path) -> None:
         "manifest.json": 0o600,
         "requests.parquet": 0o600,
         "concurrency.parquet": 0o600,
+        "segments.parquet": 0o600,
         "bodies.jsonl.zst": 0o600,
     }
     assert [path.name for path in folder.parent.iterdir()] == ["p"]

@@ -22,8 +22,9 @@ from profiles.builtin.workloads import BUILTINS, WORKLOADS
 from profiles.classify import classify_frame, read_rules
 from profiles.errors import UsageError
 from profiles.files import sha256_of
+from profiles.languages import language_of
 from profiles.profile import BODIES, REQUESTS, read_profile
-from profiles.requests import code_share, language_of
+from profiles.requests import code_share
 from profiles.table import complete
 
 

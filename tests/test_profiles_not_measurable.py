@@ -9,8 +9,9 @@ from synthetic_run import Effect, Synthetic
 from analysis.document import verdict_document
 from analysis.judge import judge
 from analysis.table import format_report
+from profiles.concurrency import OperatingPoint
 from profiles.errors import RuleError
-from profiles.experiment import Experiment, check_against_profile, load_experiment
+from profiles.experiment import Experiment, LoadFacts, check_against_profile, load_experiment
 from profiles.measurable import ACCEPTANCE, GUIDED_DECODING, NEEDS_CONTENT, NEEDS_RECORDED_TEXT, settings_for
 from profiles.runs import read_run
 from profiles.units import HOUR_NS
@@ -34,7 +35,9 @@ def load(folder: Path, arms: str, argv: str = '["serve", "--port", "{port}"]') -
 
 
 def check(experiment: Experiment, *, content: str = "synthetic", missing: Any = NEEDS_RECORDED_TEXT) -> None:
-    check_against_profile(experiment, arrivals_at={1: 10}, observed_ns=HOUR_NS, content=content, not_measurable=missing)
+    point = OperatingPoint((1,), {1: 1.0}, 0.95, 1.0)
+    load = LoadFacts(point, {1: 10}, HOUR_NS, 1)
+    check_against_profile(experiment, load=load, content=content, not_measurable=missing)
 
 
 SPECULATING = """

@@ -12,8 +12,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import profiles.prompts
+from profiles.languages import language_of
 from profiles.records import RequestFacts
-from profiles.requests import code_share, describe, language_of
+from profiles.requests import code_share, describe
 
 HUNGARIAN = "Kérem, foglalja össze ezt a szöveget három mondatban, és írja meg, hogy mi a legfontosabb benne."
 ENGLISH = "Please summarise this text in three sentences and say what the most important point of it is."

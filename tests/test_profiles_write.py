@@ -13,6 +13,7 @@ from profiles import scan as scan_module
 from profiles import write as write_module
 from profiles.captures import Interval
 from profiles.errors import FirsttokenError, UsageError
+from profiles.measurable import NEEDS_RECORDED_TEXT
 from profiles.profile import Profile, read_profile
 from profiles.scan import Pieces
 from profiles.sweep import sweep
@@ -118,7 +119,7 @@ def test_content_decides_what_can_be_measured(tmp_path: Path) -> None:
     cases: list[tuple[dict[str, Any], list[str]]] = [
         ({}, text),
         ({"content": "full", "bodies": [(0, b"{}")]}, []),
-        ({"content": "synthetic", "bodies": [(0, b"{}")]}, text),
+        ({"content": "synthetic", "bodies": [(0, b"{}")]}, list(NEEDS_RECORDED_TEXT)),
         ({"not_measurable": ["thirst"]}, ["thirst"]),
     ]
     for number, (more, cannot) in enumerate(cases):

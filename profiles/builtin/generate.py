@@ -7,7 +7,7 @@ import numpy as np
 import polars as pl
 
 from profiles.builtin.draws import Draw
-from profiles.builtin.lengths import chars_for, count_prompt
+from profiles.builtin.lengths import HUNGARIAN, chars_for, count_prompt
 from profiles.builtin.workloads import BUILTINS, WORKLOADS, Builtin, Task, Workload
 from profiles.dialects import CHAT
 from profiles.errors import UsageError
@@ -177,6 +177,7 @@ def _row(request: _Request, at: int, schema: int | None) -> dict[str, Any]:
         "n": facts.n,
         "reasoning": facts.reasoning,
         "code_share": facts.code_share,
-        "language": facts.language,
+        # Of a short question the language cannot always be told from outside; who wrote it knows.
+        "language": "hu" if request.task.kind == HUNGARIAN else facts.language,
         "body": True,
     }

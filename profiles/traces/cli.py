@@ -111,9 +111,10 @@ def _write(parts: "Sequence[Imported]", out: Path, given: "Mapping[str, Any]") -
     from profiles.captures import Interval
     from profiles.classify import read_rules
     from profiles.files import sha256_of
+    from profiles.measurable import NEEDS_CONTENT
     from profiles.traces.imported import join
     from profiles.traces.structure import structured
-    from profiles.write import NEEDS_CONTENT, write_profile
+    from profiles.write import write_profile
 
     whole = join(parts)
     found = structured(whole)
