@@ -80,7 +80,9 @@ def _operating_point(report: Report) -> str:
         f"c={level} {format_percent(weight, 0)}" for level, weight in (point.get("left_out") or {}).items()
     )
     thin = f"; left out, too few requests per boot to hold it: {left_out}" if left_out else ""
-    return f"arrivals at {at}: {format_percent(share)}; never above {highest}. Decided at {weights or at}{thin}"
+    kind = ((report.run.manifest.get("profile") or {}).get("source") or {}).get("kind")
+    shaped = "shaped, not as recorded: " if kind == "shape" else ""
+    return f"{shaped}arrivals at {at}: {format_percent(share)}; never above {highest}. Decided at {weights or at}{thin}"
 
 
 def _lines(report: Report) -> str:

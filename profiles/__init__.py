@@ -1,20 +1,32 @@
 """The nouns and the file formats of firsttoken. The other three packages import this one and nothing else.
 
-The pipeline, in order, with the module that owns each step's form:
+The modules, in the order of the pipeline:
 
-1. `records`     what a request did: instants, counts, outcome (`Exchange` recorded, `Outcome` replayed)
-2. `sse`         bytes of a stream in, events out; no I/O
-3. `dialects`    which event is a token, what is usage, what is an error, what ends the stream
-4. `stream`      one response body read as it arrives: first byte, first token, usage, outcome; `encodings` undoes gzip
-                and its kind, `repeats` passes over events that are alike
-5. `requests`    what a request asked for, as lengths and parameters, without its text; `prompts` reads all dialects,
-                `credentials` knows what looks like a key
-6. `captures`    CAPTURE/ segments to exchanges and windows; `capture_folder` its directory and manifest
-7. `concurrency` exact time-weighted concurrency of half-open intervals
-8. `classify`    workload class of a request, by ordered rules
-9. `build`       CAPTURE/ to PROFILE/ (`profile` reads it back)
-10. `experiment` experiment.toml as typed data, with the checks that need no run
-11. `runs`       the layout of RUN/ that `replay` writes and `analysis` reads
+1. **What a request is.** `records` what it did: instants, counts, outcome. `sse` bytes of a stream in, events out;
+   `dialects` what an event means; `stream` one body read as it arrives, with `encodings` and `repeats`; `answers` the
+   answer as a client sends it back. `requests` what was asked for, without its text; `prompts` reads all dialects;
+   `languages` tells the language, `credentials` knows what looks like a key
+2. **Captures in.** `captures` the form of CAPTURE/; `capture_folder` its directory; `scan` captures to columns, a piece
+   at a time; `skew` clocks that were not in step
+3. **A profile.** `build` CAPTURE/ to PROFILE/; `table` its columns; `write` writes it, whoever found the requests;
+   `profile` its form, and reads it back
+4. **Concurrency.** `concurrency` what it is, and its rules; `sweep` the same over arrays; `calendar` by hour, weekday and
+   day; `confidence` what the observed time supports; `service_time` for traces without ends. `view` computes the
+   report once, and `histogram`, `load_report`, `page`, `charts` draw it; `caveats` its limits in sentences
+5. **What load it is.** `character` the records, `characterise` fills them with `arrivals`, `lengths`, `days`; `show` the
+   text. `drift` whether a load has changed, `diff` the text of that
+6. **Classes and sessions.** `classes.toml` the rules; `class_rules` and `class_conditions` read them, `rule_columns`
+   makes expressions of them, `classify` applies them, `unseen` says what they could not see. `session_names` ids that
+   are stated, `session_memory` what can be continued, `sessions` the evidence
+7. **Without text.** `digests` keyed ids of prompts; `structure` turns them into columns and lets them go; `prefixes` who
+   shares how much; `segments` the shape of prompts; `measurable` what cannot be answered so. `synthesise` rebuilds
+   prompts of `words` in `shapes`, with the `ratios` of characters per token
+8. **Traces of others.** `traces` in and out, one module per format
+9. **Made loads.** `builtin` generates requests; `shape` cuts, thins, grows and mixes, with `shape_links` and
+   `shape_bodies`
+10. **Experiments and runs.** `experiment` experiment.toml, its form in `experiment_file`, its refusals in
+   `experiment_checks`, lines by `toml_lines`; `runs` the layout of RUN/ that `replay` writes and `analysis` reads
 
-`files`, `units` and `errors` serve all of them. `cli` holds `concurrency` and `profile`, `histogram` draws the former.
+`files`, `units`, `errors` and `version` serve all of them. `cli` is the group `profile`, whose commands `lazy_group`
+imports only when they are used; each is a module that ends in `_cli`, and so is `concurrency_cli`.
 """

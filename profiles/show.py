@@ -108,7 +108,10 @@ def _facts(profile: Profile, load: Load) -> Iterator[tuple[str, str]]:
     outcomes = f" ({_counts(manifest['outcomes'])})" if manifest["outcomes"] else ""
     yield "profile", f"{profile.path}{' — SYNTHETIC: nobody asked for this load' if load.synthetic else ''}"
     yield "requests", f"{manifest['requests']}{outcomes}"
-    yield "observed", f"{format_duration(manifest['observed_ns'])} in {len(manifest['windows'])} window(s)"
+    if source := _source(manifest.get("source") or {}):
+        yield "source", source
+    windows = len(manifest["windows"])
+    yield "observed", f"{format_duration(manifest['observed_ns'])} in {windows} window(s)" if windows else "no time"
     yield "dropped", _counts({why: count for why, count in manifest["dropped"].items() if count}) or "nothing"
     yield "models", _counts({name or "(none named)": count for name, count in manifest["models"].items()}) or "–"
     yield "in flight", _in_flight(load.concurrency)
@@ -116,6 +119,22 @@ def _facts(profile: Profile, load: Load) -> Iterator[tuple[str, str]]:
         "content",
         f"{manifest['content']}; cannot be measured: {', '.join(missing) if missing else 'nothing of it'}",
     )
+
+
+def _source(source: Mapping[str, Any]) -> str:
+    """Where the requests come from, unless they were recorded: then nothing needs to be said."""
+    kind = source.get("kind", "capture")
+    if kind == "capture":
+        return ""
+    if kind != "shape":
+        named = " ".join(str(source[key]) for key in ("name", "scale") if key in source)
+        return "; ".join(filter(None, [f"{kind} {named}".rstrip(), *map(str, source.get("notes", ()))]))
+    steps = []
+    for step in source.get("steps", ()):
+        told = ", ".join(f"{key} {value}" for key, value in step.items() if isinstance(value, int | float | str))
+        steps.append(told.removeprefix("step "))
+    of = (source.get("of_source") or {}).get("kind", "profile")
+    return f"shaped from a {of} ({'; '.join(steps)}): in flight is an estimate, by recorded durations"
 
 
 def _in_flight(measured: Concurrency | None) -> str:
@@ -128,7 +147,7 @@ def _in_flight(measured: Concurrency | None) -> str:
 def _character(character: Character) -> Iterator[tuple[str, str]]:
     if character.arrivals is not None:
         yield from _arrivals(character.arrivals)
-    if outside := character.coverage.outside_windows:
+    if (outside := character.coverage.outside_windows) and character.arrivals is not None:
         yield "outside", f"{outside} arrivals lie in no window: in no rate, in no spacing"
     yield from _lengths(character)
     if answers := _answers(character):
@@ -351,9 +370,11 @@ def _value(quantile: Quantile | None) -> int | None:
 
 
 def _labelled(label: str, text: str) -> str:
-    return textwrap.fill(
-        text, WIDTH, initial_indent=f"{label:{_LABEL}}", subsequent_indent=" " * _LABEL, break_on_hyphens=False
+    bound = text.replace(" %", "\N{NO-BREAK SPACE}%")  # a number and its sign stay together
+    filled = textwrap.fill(
+        bound, WIDTH, initial_indent=f"{label:{_LABEL}}", subsequent_indent=" " * _LABEL, break_on_hyphens=False
     )
+    return filled.replace("\N{NO-BREAK SPACE}", " ")
 
 
 def _counts(counts: Mapping[str, int]) -> str:

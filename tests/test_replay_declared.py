@@ -128,6 +128,15 @@ def test_a_declaration_that_makes_no_sense_is_refused(tmp_path: Path, point: str
     assert caught.value.key.startswith("profile.operating_point")
 
 
+def test_the_report_says_that_a_load_was_shaped(tmp_path: Path) -> None:
+    def shape(manifest: dict[str, Any]) -> None:
+        manifest["profile"]["source"] = {"kind": "shape"}
+
+    Synthetic({"v1": Effect()}, blocks=3, edit_manifest=shape).write(tmp_path / "run")
+    text = " ".join(CliRunner().invoke(report, [str(tmp_path / "run")]).stdout.split())
+    assert "shaped, not as recorded: arrivals at c = 1" in text
+
+
 def test_the_report_says_that_it_was_not_observed(tmp_path: Path) -> None:
     def declare(manifest: dict[str, Any]) -> None:
         manifest["operating_point"] = manifest["operating_point"] | {"basis": "declared", "reason": "a team of four"}
