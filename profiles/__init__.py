@@ -10,16 +10,16 @@ The modules, in the order of the pipeline:
    at a time; `skew` clocks that were not in step
 3. **A profile.** `build` CAPTURE/ to PROFILE/; `table` its columns; `write` writes it, whoever found the requests;
    `profile` its form, and reads it back
-4. **Concurrency.** `concurrency` what it is, and its rules; `sweep` the same over arrays; `calendar` by hour, weekday and
-   day; `confidence` what the observed time supports; `service_time` for traces without ends. `view` computes the
+4. **Concurrency.** `concurrency` what it is, and its rules; `sweep` the same over arrays; `calendar` by hour, weekday;
+   `confidence` what the observed time supports; `service_time` for traces without ends. `view` computes the
    report once, and `histogram`, `load_report`, `page`, `charts` draw it; `caveats` its limits in sentences
-5. **What load it is.** `character` the records, `characterise` fills them with `arrivals`, `lengths`, `days`; `show` the
-   text. `drift` whether a load has changed, `diff` the text of that
+5. **What load it is.** `character` the records, `characterise` fills them with `arrivals`, `lengths`, `days`; `show` is
+   the text. `drift` whether a load has changed, `diff` the text of that
 6. **Classes and sessions.** `classes.toml` the rules; `class_rules` and `class_conditions` read them, `rule_columns`
    makes expressions of them, `classify` applies them, `unseen` says what they could not see. `session_names` ids that
    are stated, `session_memory` what can be continued, `sessions` the evidence
-7. **Without text.** `digests` keyed ids of prompts; `structure` turns them into columns and lets them go; `prefixes` who
-   shares how much; `segments` the shape of prompts; `measurable` what cannot be answered so. `synthesise` rebuilds
+7. **Without text.** `digests` keyed ids of prompts; `structure` turns them into columns and lets them go; `prefixes`
+   who shares how much; `segments` the shape of prompts; `measurable` what cannot be answered so. `synthesise` rebuilds
    prompts of `words` in `shapes`, with the `ratios` of characters per token
 8. **Traces of others.** `traces` in and out, one module per format
 9. **Made loads.** `builtin` generates requests; `shape` cuts, thins, grows and mixes, with `shape_links` and
@@ -27,6 +27,6 @@ The modules, in the order of the pipeline:
 10. **Experiments and runs.** `experiment` experiment.toml, its form in `experiment_file`, its refusals in
    `experiment_checks`, lines by `toml_lines`; `runs` the layout of RUN/ that `replay` writes and `analysis` reads
 
-`files`, `units`, `errors` and `version` serve all of them. `cli` is the group `profile`, whose commands `lazy_group`
-imports only when they are used; each is a module that ends in `_cli`, and so is `concurrency_cli`.
+`files`, `units`, `errors` and `version` serve all of them. `cli` holds the group `profile`. Modules that end in `_cli`
+are commands, which `lazy_group` imports only when they are used.
 """
