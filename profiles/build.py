@@ -11,7 +11,7 @@ import os
 import secrets
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations
 from pathlib import Path
@@ -36,6 +36,7 @@ class Built:
 
     profile: Profile
     warnings: list[str]
+    notes: list[str]  # what was done as it should be
 
 
 def build_profile(
@@ -50,7 +51,7 @@ def build_profile(
     """Write the profile of the captures `paths` to the new directory `out`.
 
     `skews_ns` says of a capture how far the clock of its host was ahead. Afterwards the hash keys of the captures are
-    destroyed, except where a recorder goes on, and a warning names each.
+    destroyed, except where a recorder goes on, and a note or a warning names each.
 
     Raises UsageError where `out` exists, unless `force` is given and it holds a profile and nothing else,
     FormatError for a capture that cannot be read or is empty, and FirsttokenError where `out` cannot be written.
@@ -59,8 +60,9 @@ def build_profile(
     with readable(out, "Give another path with -o."):
         check_free(out, force=force)
     built = _build(paths, out, skews_ns or {}, rules=rules, force=force, now_wall_ns=now_wall_ns)
-    warnings = [*built.warnings, *(warning for path in paths for warning in _without_key(path))]
-    return Built(built.profile, warnings)
+    for path in paths:
+        _destroy_key(path, built)
+    return built
 
 
 def read_stays(
@@ -105,7 +107,7 @@ def _build(
             force=force,
             now_wall_ns=now_wall_ns,
         )
-        return Built(profile, warnings)
+        return Built(profile, warnings, [])
 
 
 def _existing(folder: Path) -> Path | None:
@@ -187,7 +189,7 @@ def _input(capture: Capture, skews_ns: Mapping[Path, int]) -> dict[str, Any]:
     }
 
 
-def _without_key(folder: Path) -> Iterator[str]:
+def _destroy_key(folder: Path, built: Built) -> None:
     """Destroy a capture's hash key and say so, in one sentence. A key in a file of the user's own is not ours."""
     key = folder / HASH_KEY
     try:
@@ -195,13 +197,16 @@ def _without_key(folder: Path) -> Iterator[str]:
             return
         lock = lock_folder(folder)
         if lock is None:
-            yield f"{key} is kept, for a recorder goes on with it; the next build after it destroys it"
+            built.warnings.append(f"{key} is kept, for a recorder goes on with it; the next build after it destroys it")
             return
         try:
             for path in key_files(folder):
                 path.unlink()
         finally:
             os.close(lock)
-        yield f"{key} was destroyed: nobody can try guesses on this capture any more, and new records get another key"
+        built.notes.append(
+            f"{key} was destroyed: nobody can try guesses on this capture any more, and new records get another key"
+        )
     except OSError as problem:
-        yield f"{key} could not be destroyed ({problem.strerror}); who has it and the capture can try guesses"
+        reason = problem.strerror
+        built.warnings.append(f"{key} could not be destroyed ({reason}); who has it and the capture can try guesses")

@@ -12,6 +12,7 @@ from profiles.view import DECIDING, LoadView
 
 _FEW_HOURS_NS: Final = 24 * HOUR_NS
 _FEW_ARRIVALS: Final = 200
+_MOST_SAID: Final = 0.9
 
 
 def caveats(view: LoadView) -> list[str]:
@@ -23,6 +24,8 @@ def _of_the_source(view: LoadView) -> Iterator[str]:
     requests = view.total.requests
     if view.synthetic:
         yield "This load was generated. It is nobody's production, so it decides nothing."
+    if view.origin:
+        yield f"Source: {view.origin}."
     if view.estimate:
         yield f"The time is an estimate: nobody saw these requests end; they are taken to last {view.estimate}."
     if not requests:
@@ -75,8 +78,11 @@ def _of_the_maximum(view: LoadView) -> Iterator[str]:
 
 def at_most(known: Sequence[Bound]) -> str:
     """What the clean days and hours of one level support, as the end of a sentence; empty where it is nothing."""
+    # "At most 99 % of hours" tells nobody anything.
     shares = [
-        f"{_two_digits(bound.share_high)} of {bound.unit}s" for bound in known if bound.share_high not in (None, 1)
+        f"{_two_digits(bound.share_high)} of {bound.unit}s"
+        for bound in known
+        if bound.share_high is not None and bound.share_high <= _MOST_SAID
     ]
     return f", so at most {' and '.join(shares)} go higher (95 %, if they were independent)" if shares else ""
 

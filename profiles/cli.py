@@ -59,16 +59,18 @@ def build(captures: tuple[Path, ...], out: Path, classes: Path | None, skews: tu
     """
     from profiles.build import build_profile
     from profiles.classify import read_rules
-    from profiles.histogram import format_levels
+    from profiles.histogram import counted, format_levels
     from profiles.skew import read_skews
 
     built = build_profile(captures, out, skews_ns=read_skews(skews, captures), rules=read_rules(classes), force=force)
     for warning in built.warnings:
         click.echo(f"warning: {warning}", err=True)
+    for note in built.notes:
+        click.echo(f"note: {note}", err=True)
     made = built.profile.manifest
     levels = format_levels(made["operating_point"]["levels"]) or "none"
     click.echo(
-        f"{made['requests']} requests in {len(made['workloads'])} classes, observed c = {levels},"
+        f"{counted(made['requests'], 'request')} in {counted(len(made['workloads']), 'class')}, observed c = {levels},"
         f" content {made['content']}",
         err=True,
     )

@@ -1,7 +1,7 @@
 """The command `concurrency`."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -86,20 +86,29 @@ def _look_at(
     from profiles.calendar import find_zone
     from profiles.concurrency import COVER
     from profiles.experiment import load_experiment
+    from profiles.origin import is_shaped, say_origin
     from profiles.view import marked_by, read_view
 
     find_zone(zone)  # a wrong name is said before hours of reading
     rule = None if experiment is None else load_experiment(experiment)
     cover = COVER if rule is None else rule.file.profile.operating_point.cover
-    stays, synthetic, estimate = _read(paths, skews, service_time)
-    view = read_view(stays, zone, cover=cover, synthetic=synthetic, estimate=estimate)
+    stays, manifest, estimate = _read(paths, skews, service_time)
+    view = read_view(
+        stays,
+        zone,
+        cover=cover,
+        synthetic=bool(manifest.get("synthetic")),
+        estimate=estimate,
+        origin=say_origin(manifest),
+        shaped=is_shaped(manifest),
+    )
     return view if rule is None else marked_by(view, rule)
 
 
 def _read(
     paths: tuple[Path, ...], skews: tuple[str, ...], service_time: str | None
-) -> "tuple[Stays, bool, str | None]":
-    """The stays of captures or of a profile, whether nobody produced them, and the service time that was stated."""
+) -> "tuple[Stays, dict[str, Any], str | None]":
+    """The stays of captures or of a profile, the manifest of the profile, and the service time that was stated."""
     from profiles.build import read_stays
     from profiles.errors import UsageError
     from profiles.profile import read_profile
@@ -118,16 +127,15 @@ def _read(
             raise UsageError("--service-time is for imported traces: a capture knows its ends", "Leave it out.")
         stays, warnings = read_stays(paths, read_skews(skews, paths))
         _warn(warnings)
-        return stays, False, None
+        return stays, {}, None
     if skews:
         raise UsageError("--skew is for captures: a profile is of one clock", "State it when you build the profile.")
     profile = read_profile(profiles[0])
-    synthetic = bool(profile.manifest.get("synthetic"))
     if service is None:
-        return profile.stays(), synthetic, None
+        return profile.stays(), profile.manifest, None
     stays, warnings = estimated_stays(profile, service)
     _warn(warnings)
-    return stays, synthetic, str(service)
+    return stays, profile.manifest, str(service)
 
 
 def _input(path: Path) -> tuple[str, str]:

@@ -6,7 +6,7 @@ from dataclasses import asdict
 from typing import Any
 
 from profiles.drift import CANNOT_TELL, CHANGED, KEEP, NOT_KNOWN, OPEN, REOPEN, SAME, Comparison, Finding, Load
-from profiles.histogram import WIDTH
+from profiles.histogram import WIDTH, bound, unbound
 
 # As everywhere: 0 is settled, 3 is open. A load that has changed is no failure, and a script must tell it from both.
 EXIT_CODES = {KEEP: 0, CANNOT_TELL: 3, REOPEN: 5}
@@ -18,6 +18,7 @@ _SENTENCES = {
 }
 _MATTERS = {CHANGED: "yes", SAME: "no", NOT_KNOWN: "not known", OPEN: "cannot tell"}
 _NAME, _SIDE, _CHANGE = 28, 14, 12
+_REASONS = 5  # in the text; the table has the rest
 
 
 def render_diff(compared: Comparison, a: Load, b: Load) -> str:
@@ -25,14 +26,19 @@ def render_diff(compared: Comparison, a: Load, b: Load) -> str:
     parts = [
         [_filled(f"{compared.verdict}: {_SENTENCES[compared.verdict]}")],
         [
-            *(_filled(f"- {reason}", "  ") for reason in compared.reasons),
+            *(_filled(f"- {reason}", "  ") for reason in compared.reasons[:_REASONS]),
+            *([f"- and {len(compared.reasons) - _REASONS} more"] if len(compared.reasons) > _REASONS else []),
             *(_filled(f"To settle it: {way}.", "  ") for way in compared.settle),
         ],
-        [_filled(f"A  {a.name}", "   "), _filled(f"B  {b.name}", "   ")],
-        [*_table(compared)],
+        [_filled(f"{side}  {load.name}{_origin(load)}", "   ") for side, load in (("A", a), ("B", b))],
+        [*_table(compared)] if compared.findings else [],
         [_filled(f"note: {caution}", "  ") for caution in compared.cautions],
     ]
     return "\n\n".join("\n".join(part) for part in parts if part)
+
+
+def _origin(load: Load) -> str:
+    return f" ({load.origin})" if load.origin else ""
 
 
 def diff_document(compared: Comparison, a: Load, b: Load) -> dict[str, Any]:
@@ -61,4 +67,4 @@ def _cut(text: str, columns: int) -> str:
 
 
 def _filled(text: str, indent: str = "") -> str:
-    return textwrap.fill(text, WIDTH, subsequent_indent=indent, break_on_hyphens=False)
+    return unbound(textwrap.fill(bound(text), WIDTH, subsequent_indent=indent, break_on_hyphens=False))

@@ -5,6 +5,7 @@ whole report, with classes, hours and days, is in `load_report`.
 """
 
 import math
+import re
 import textwrap
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -93,7 +94,7 @@ def format_levels(levels: Sequence[int]) -> str:
 def format_point(point: OperatingPoint) -> str:
     """`c = 1 (62.5 %), 2 (37.5 %)`. Of a long list the heaviest say enough."""
     heaviest = sorted(sorted(point.levels, key=lambda c: -point.weights[c])[:_LISTED_LEVELS])
-    listed = ", ".join(f"{c} ({format_percent(point.weights[c])})" for c in heaviest)
+    listed = ", ".join(f"{c} ({format_share(point.weights[c])})" for c in heaviest)
     more = len(point.levels) - len(heaviest)
     return f"c = {listed}" + (f" and {more} more up to {point.levels[-1]}" if more else "")
 
@@ -134,7 +135,7 @@ def table(measured: Concurrency, marks: Mapping[int, str] | None = None) -> str:
 
 def _cell(share: float, largest: float, columns: int) -> str:
     drawn = bar(share / largest, columns - 1) if largest else ""
-    return f"{format_percent(share):>{_NUMBER - 1}} {drawn:<{columns}}"
+    return f"{format_share(share):>{_NUMBER - 1}} {drawn:<{columns}}"
 
 
 def level_rows(highest: int) -> list[list[int]]:
@@ -174,7 +175,8 @@ def _dense[T](values: Mapping[int, T], levels: Iterable[int], missing: T) -> dic
 
 
 def counted(count: int, noun: str) -> str:
-    return f"{count} {noun}" if count == 1 else f"{count} {noun}s"
+    """`1 request`, `2 requests`, `3 classes`."""
+    return f"{count} {noun}" if count == 1 else f"{count} {noun}{'es' if noun.endswith('s') else 's'}"
 
 
 def _floor_percent(share: float) -> str:
@@ -183,8 +185,19 @@ def _floor_percent(share: float) -> str:
 
 
 def filled(text: str) -> str:
-    # "97 %" and "c = 1" stay together: a line that ends in "c =" is hard to read.
-    bound = text.replace(" %", "\N{NO-BREAK SPACE}%").replace("c = ", "c\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}")
-    return textwrap.fill(bound, WIDTH, break_on_hyphens=False, subsequent_indent="  ").replace(
-        "\N{NO-BREAK SPACE}", " "
-    )
+    """A paragraph of WIDTH columns."""
+    return unbound(textwrap.fill(bound(text), WIDTH, break_on_hyphens=False, subsequent_indent="  "))
+
+
+_TOGETHER = re.compile(r"(?<=\d) (?=%|\(|[a-zµ]{1,3}\b)|(?<=\bc) (?=[=≥])|(?<=[=≥]) (?=\d)")
+
+
+def bound(text: str) -> str:
+    """The same text with blanks that do not break in `97 %`, `c = 1`, `3 (4.6 %)` and `9 h`: a line that ends in the
+    middle of one is hard to read."""
+    return _TOGETHER.sub("\N{NO-BREAK SPACE}", text)
+
+
+def unbound(text: str) -> str:
+    """The text of `bound` as it was."""
+    return text.replace("\N{NO-BREAK SPACE}", " ")

@@ -41,6 +41,8 @@ def headline(view: LoadView) -> str:
     sentence = histogram.headline(view.total, view.point)
     if view.estimate:
         sentence = f"Estimate, with a stated service time: {sentence}"
+    if view.shaped and not view.synthetic:
+        sentence = f"Shaped load, not as recorded: {sentence}"
     if view.synthetic:
         sentence = f"Synthetic load, nobody's production: {sentence}"
     return sentence
@@ -70,8 +72,11 @@ def _facts(view: LoadView) -> Iterable[str]:
     total = view.total
     if view.estimate:
         yield f"estimate: nobody saw these requests end; they are taken to last {view.estimate}"
+    if view.origin:
+        yield f"source: {view.origin}"
     if view.point.levels:
-        yield f"observed operating point: {format_point(view.point)}"
+        how = "synthetic" if view.synthetic else "estimated" if view.estimate or view.shaped else "observed"
+        yield f"{how} operating point: {format_point(view.point)}"
     deciding, synthetic = (
         tuple(level for level, what in view.marked.items() if what == kind) for kind in (DECIDING, SYNTHETIC)
     )
@@ -254,6 +259,8 @@ def document(view: LoadView) -> dict[str, Any]:
         "marked": {str(level): what for level, what in view.marked.items()},
         "synthetic": view.synthetic,
         "estimate": view.estimate,
+        "origin": view.origin,
+        "shaped": view.shaped,
         "windows": [list(window) for window in view.windows],
         "classes": {name: histogram.document(measured) for name, measured in view.classes.items()},
         "reach": [asdict(row) for row in view.reach],

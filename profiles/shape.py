@@ -55,6 +55,11 @@ class Load:
     notes: tuple[str, ...] = ()  # what a reader should know of it, for people
 
     @property
+    def mixed(self) -> bool:
+        """Whether it holds a concurrency of our choice."""
+        return any(step["step"] == "closed_mix" for step in self.steps)
+
+    @property
     def arrival_ns(self) -> Ints:
         """Ascending."""
         return self.requests["arrival_ns"].to_numpy()

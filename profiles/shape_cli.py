@@ -195,7 +195,8 @@ def _write(profile: "Profile", load: "Load", out: Path, *, seed: int, force: boo
         bodies=_bodies(profile, load, unmarked, warnings),
         segments=_segments(profile, load),
         content=manifest["content"],
-        synthetic=bool(manifest.get("synthetic")),
+        # A mix holds a concurrency that nobody produced.
+        synthetic=bool(manifest.get("synthetic")) or load.mixed,
         prefix=manifest.get("prefix"),
         warnings=warnings,
         force=force,

@@ -15,8 +15,9 @@ from profiles.characterise import COLUMNS, characterise
 from profiles.concurrency import Concurrency
 from profiles.drift import Load
 from profiles.errors import UsageError
-from profiles.histogram import WIDTH, format_point
+from profiles.histogram import WIDTH, bound, format_point, unbound
 from profiles.lengths import Distribution, Joint, Quantile
+from profiles.origin import say_origin
 from profiles.profile import Profile
 from profiles.units import format_change, format_duration, format_percent
 
@@ -54,6 +55,8 @@ def read_load(profile: Profile) -> Load:
         ),
         concurrency=_concurrency(profile),
         synthetic=bool(manifest.get("synthetic")),
+        sha256=profile.sha256,
+        origin=say_origin(manifest),
     )
 
 
@@ -95,11 +98,20 @@ def render_show(profile: Profile, *, full: bool = False) -> str:
     """The whole text, without a final newline. `full` adds the joint table, the days, the languages, the tenants."""
     load = read_load(profile)
     character = load.character
-    lines = [*_facts(profile, load), *_character(character)]
+    lines = [*_facts(profile, load), *_character(character), *_said(profile.manifest)]
     parts = ["\n".join(_labelled(label, text) for label, text in lines), "\n".join(_class_table(character))]
     if full:
         parts += ["\n".join(table) for table in _full(character) if table]
     return "\n\n".join(parts)
+
+
+# Names of `Character.unknown`, for people.
+_UNKNOWN = {
+    "joint": "lengths of both sides",
+    "limit": "a limit of the answer",
+    "token_sources": "where its tokens are counted",
+    "cached": "cached tokens",
+}
 
 
 def _facts(profile: Profile, load: Load) -> Iterator[tuple[str, str]]:
@@ -108,33 +120,35 @@ def _facts(profile: Profile, load: Load) -> Iterator[tuple[str, str]]:
     outcomes = f" ({_counts(manifest['outcomes'])})" if manifest["outcomes"] else ""
     yield "profile", f"{profile.path}{' — SYNTHETIC: nobody asked for this load' if load.synthetic else ''}"
     yield "requests", f"{manifest['requests']}{outcomes}"
-    if source := _source(manifest.get("source") or {}):
+    if source := say_origin(manifest):
         yield "source", source
     windows = len(manifest["windows"])
     yield "observed", f"{format_duration(manifest['observed_ns'])} in {windows} window(s)" if windows else "no time"
-    yield "dropped", _counts({why: count for why, count in manifest["dropped"].items() if count}) or "nothing"
+    yield "dropped", _dropped(manifest["dropped"])
     yield "models", _counts({name or "(none named)": count for name, count in manifest["models"].items()}) or "–"
     yield "in flight", _in_flight(load.concurrency)
+    bodies = manifest.get("bodies", 0)
+    of = f", bodies of {bodies} of {manifest['requests']}" if 0 < bodies < manifest["requests"] else ""
     yield (
         "content",
-        f"{manifest['content']}; cannot be measured: {', '.join(missing) if missing else 'nothing of it'}",
+        f"{manifest['content']}{of}; cannot be measured: {', '.join(missing) if missing else 'nothing of it'}",
     )
 
 
-def _source(source: Mapping[str, Any]) -> str:
-    """Where the requests come from, unless they were recorded: then nothing needs to be said."""
-    kind = source.get("kind", "capture")
-    if kind == "capture":
-        return ""
-    if kind != "shape":
-        named = " ".join(str(source[key]) for key in ("name", "scale") if key in source)
-        return "; ".join(filter(None, [f"{kind} {named}".rstrip(), *map(str, source.get("notes", ()))]))
-    steps = []
-    for step in source.get("steps", ()):
-        told = ", ".join(f"{key} {value}" for key, value in step.items() if isinstance(value, int | float | str))
-        steps.append(told.removeprefix("step "))
-    of = (source.get("of_source") or {}).get("kind", "profile")
-    return f"shaped from a {of} ({'; '.join(steps)}): in flight is an estimate, by recorded durations"
+def _dropped(dropped: Mapping[str, int]) -> str:
+    """A reason in words is a sentence about rows, a name of ours is counted."""
+    told = [f"{n} because {why}" if " " in why else f"{why} {n}" for why, n in dropped.items() if n]
+    return ", ".join(told) or "nothing"
+
+
+def _said(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """What could not be seen, and what there is to know beside the numbers."""
+    if told := manifest.get("sessions_told_by"):
+        yield "told by", told
+    for sentence in manifest.get("unseen", ()):
+        yield "unseen", sentence
+    for sentence in manifest.get("warnings", ()):
+        yield "warning", sentence
 
 
 def _in_flight(measured: Concurrency | None) -> str:
@@ -158,7 +172,7 @@ def _character(character: Character) -> Iterator[tuple[str, str]]:
     silent, others = [], []
     for name, reason in character.unknown.items():
         if reason.startswith("no request") and name != "arrivals":
-            silent.append(name.replace("_", " "))
+            silent.append(_UNKNOWN.get(name, name.replace("_", " ")))
         else:
             others.append(f"{name}: {reason}")
     if silent or others:
@@ -277,18 +291,23 @@ def _class_table(character: Character) -> Iterator[str]:
 
     classes = summarise(character.classes)
     total = sum(each.requests for each in classes)
-    yield f"{'':20}{'':7}{'':8}{'prompt tokens':>15}{'output tokens':>15}{'TTFT':>15}".rstrip()
-    yield f"{'class':20}{'n':>7}{'share':>8}{'p50 / p90':>15}{'p50 / p90':>15}{'p50 / p90':>15}"
+    yield f"{'':19}{'':7}{'':8}{'prompt tokens':>15}{'output tokens':>15}{'TTFT':>16}".rstrip()
+    yield f"{'class':19}{'n':>7}{'share':>8}{'p50 / p90':>15}{'p50 / p90':>15}{'p50 / p90':>16}"
     for each in classes:
         # A quantile near the end of a handful of values is only one of them; n stands beside it.
         ttft = pair(each.ttft_p50_ns, each.ttft_p90_ns, lambda ns: format_duration(ns).replace(" ", ""))
         yield (
-            f"{each.workload:20}{each.requests:>7}{format_percent(each.requests / total, 0):>8}"
+            f"{each.workload:19}{each.requests:>7}{_small_share(each.requests / total):>8}"
             f"{pair(each.prompt_tokens_p50, each.prompt_tokens_p90):>15}"
-            f"{pair(each.output_tokens_p50, each.output_tokens_p90):>15}{ttft:>15}"
+            f"{pair(each.output_tokens_p50, each.output_tokens_p90):>15}{ttft:>16}"
         )
-    yield ""
-    yield "TTFT as captured: first token − arrival at the recorder."
+    if any(each.measured_ttft for each in classes):
+        yield ""
+        yield "TTFT as captured: first token − arrival at the recorder."
+
+
+def _small_share(share: float) -> str:
+    return "<1 %" if 0 < share < 0.005 else format_percent(share, 0)
 
 
 def _full(character: Character) -> Iterator[list[str]]:
@@ -370,11 +389,10 @@ def _value(quantile: Quantile | None) -> int | None:
 
 
 def _labelled(label: str, text: str) -> str:
-    bound = text.replace(" %", "\N{NO-BREAK SPACE}%")  # a number and its sign stay together
     filled = textwrap.fill(
-        bound, WIDTH, initial_indent=f"{label:{_LABEL}}", subsequent_indent=" " * _LABEL, break_on_hyphens=False
+        bound(text), WIDTH, initial_indent=f"{label:{_LABEL}}", subsequent_indent=" " * _LABEL, break_on_hyphens=False
     )
-    return filled.replace("\N{NO-BREAK SPACE}", " ")
+    return unbound(filled)
 
 
 def _counts(counts: Mapping[str, int]) -> str:

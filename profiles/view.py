@@ -46,6 +46,8 @@ class LoadView:
     synthetic: bool = False  # a generated profile: nobody's production
     estimate: str | None = None  # the stated service time that stands in for unknown ends; the result is an estimate
     cover: float = COVER
+    origin: str = ""  # where the requests come from, if they were not recorded as they are (`origin.say_origin`)
+    shaped: bool = False  # recorded or imported, then cut, thinned, grown or mixed: in flight is an estimate
 
 
 def read_view(
@@ -56,6 +58,8 @@ def read_view(
     marked: Mapping[int, str] | None = None,
     synthetic: bool = False,
     estimate: str | None = None,
+    origin: str = "",
+    shaped: bool = False,
     seed: int = 1,
 ) -> LoadView:
     """The view of some stays. `zone` names the time zone of hours and days; `seed` is that of the bootstrap.
@@ -87,6 +91,8 @@ def read_view(
         synthetic=synthetic,
         estimate=estimate,
         cover=cover,
+        origin=origin,
+        shaped=shaped,
     )
 
 

@@ -87,7 +87,7 @@ def test_show_describes_the_load_in_short_lines(usual: Path) -> None:
     assert lines["languages"] == "hu 300, unknown 100"
     assert lines["tenants"] == "3; the largest sends 33.5 %"
     assert lines["days"].startswith("2, 0.")
-    assert "chat_multi.hu           300    75 %" in printed.stdout
+    assert "chat_multi.hu          300    75 %" in printed.stdout
     assert "not known" not in lines
 
 
@@ -129,7 +129,9 @@ def test_a_trace_of_arrivals_alone_says_what_is_not_known(tmp_path: Path) -> Non
     lines = labelled(text)
     assert lines["in flight"] == "not known: no request tells its end"
     assert lines["burstiness"].startswith("too few for a word")
-    assert lines["not known"].startswith("no request tells prompt tokens, output tokens, joint, cached, finishes,")
+    assert lines["not known"].startswith(
+        "no request tells prompt tokens, output tokens, lengths of both sides, cached tokens,"
+    )
     assert lines["not known"].endswith("burstiness: 2 inter-arrival times are too few for a word")
     assert max(map(len, text.splitlines()[1:])) <= 80
 
@@ -185,7 +187,8 @@ def test_diff_cannot_tell_from_few_requests_and_ends_with_code_3(usual: Path, fo
     few = written(folder / "few", recorded(20, days=1), days=1).path
     printed = run(diff, usual, few)
     assert printed.exit_code in (3, 5)
-    document = json.loads(run(diff, few, few, "--json").stdout)
+    again = written(folder / "again", recorded(21, days=1), days=1).path
+    document = json.loads(run(diff, few, again, "--json").stdout)
     assert document["verdict"] == "cannot tell"
     assert document["settle"]
     assert document["a"]["path"] == str(few)
@@ -210,3 +213,9 @@ def test_a_table_that_was_changed_is_refused(tmp_path: Path) -> None:
     table.write_bytes(table.read_bytes()[:-8])
     failed = CliRunner().invoke(show, [str(opened.path)])
     assert isinstance(failed.exception, FormatError)
+
+
+def test_a_profile_held_against_itself_is_kept(usual: Path) -> None:
+    printed = run(diff, usual, usual)
+    assert printed.exit_code == 0
+    assert "A and B are the same profile" in printed.stdout

@@ -23,7 +23,7 @@ _MARK = 987_654_321_000  # stands for an instant in a line that serves as a form
 
 
 def make_capture(folder: Path, requests: int, seed: int) -> Path:
-    """Write a capture of `requests` requests: bursts of a daily rhythm, long and short answers, two models."""
+    """Write a capture of `requests` requests: in bursts, long and short, for two models, busier in some segments."""
     make_folder(folder)
     write_document(folder / "manifest.json", {"format": "firsttoken/capture", "version": 1, "bodies": "none"})
     rng = np.random.default_rng(seed)

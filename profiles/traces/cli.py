@@ -111,6 +111,7 @@ def _write(parts: "Sequence[Imported]", out: Path, given: "Mapping[str, Any]") -
     from profiles.captures import Interval
     from profiles.classify import read_rules
     from profiles.files import sha256_of
+    from profiles.histogram import counted
     from profiles.measurable import NEEDS_CONTENT
     from profiles.traces.imported import join
     from profiles.traces.structure import structured
@@ -152,9 +153,10 @@ def _write(parts: "Sequence[Imported]", out: Path, given: "Mapping[str, Any]") -
     for warning in warnings:
         click.echo(f"warning: {warning}", err=True)
     manifest = made.manifest
+    rows, classes = counted(manifest["requests"], "request"), counted(len(manifest["workloads"]), "class")
+    missing = ", ".join(manifest["not_measurable"]) or "nothing of it"
     click.echo(
-        f"{manifest['requests']} requests in {len(manifest['workloads'])} classes, content {manifest['content']};"
-        f" cannot be measured: {', '.join(manifest['not_measurable']) or 'nothing of it'}",
+        f"{rows} in {classes}, content {manifest['content']}; cannot be measured: {missing}",
         err=True,
     )
 
