@@ -144,7 +144,7 @@ def _dropped(dropped: Mapping[str, int]) -> str:
 def _said(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
     """What could not be seen, and what there is to know beside the numbers."""
     if told := manifest.get("sessions_told_by"):
-        yield "told by", told
+        yield "evidence", told
     for sentence in manifest.get("unseen", ()):
         yield "unseen", sentence
     for sentence in manifest.get("warnings", ()):

@@ -187,7 +187,7 @@ def test_diff_cannot_tell_from_few_requests_and_ends_with_code_3(usual: Path, fo
     few = written(folder / "few", recorded(20, days=1), days=1).path
     printed = run(diff, usual, few)
     assert printed.exit_code in (3, 5)
-    again = written(folder / "again", recorded(21, days=1), days=1).path
+    again = written(folder / "again", recorded(24, days=1), days=1).path
     document = json.loads(run(diff, few, again, "--json").stdout)
     assert document["verdict"] == "cannot tell"
     assert document["settle"]
