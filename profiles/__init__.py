@@ -9,7 +9,8 @@ The modules, in the order of the pipeline:
 2. **Captures in.** `captures` the form of CAPTURE/; `capture_folder` its directory; `scan` captures to columns, a piece
    at a time; `skew` clocks that were not in step
 3. **A profile.** `build` CAPTURE/ to PROFILE/; `table` its columns; `write` writes it, whoever found the requests;
-   `profile` its form, and reads it back
+   `profile_folder` whole or not at all;
+   `profile` its form, and reads it back; `origin` where it comes from
 4. **Concurrency.** `concurrency` what it is, and its rules; `sweep` the same over arrays; `calendar` by hour, weekday;
    `confidence` what the observed time supports; `service_time` for traces without ends. `view` computes the
    report once, and `histogram`, `load_report`, `page`, `charts` draw it; `caveats` its limits in sentences

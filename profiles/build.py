@@ -24,10 +24,11 @@ from profiles.concurrency import union
 from profiles.errors import FormatError, UsageError
 from profiles.files import lock_folder, sha256_of
 from profiles.profile import Profile
+from profiles.profile_folder import check_free
 from profiles.scan import KeyBodies, Scanned, read_bodies, scan_captures
 from profiles.sweep import Stays
 from profiles.units import format_duration
-from profiles.write import check_free, write_profile
+from profiles.write import write_profile
 
 
 @dataclass(frozen=True, slots=True)

@@ -32,23 +32,30 @@ METHOD: Final = "POST"
 # Column of a piece beside those of a profile: the request's `Keyed`, packed. It never reaches a profile.
 KEYED: Final = "keyed"
 _INSTANTS: Final = ("arrival_ns", "dispatch_ns", "first_token_ns", "end_ns")
+# What a body asks for, as `RequestFacts` names it.
+_ASKED: Final = (
+    "input_chars",
+    "system_chars",
+    "messages",
+    "user_turns",
+    "last_role",
+    "tools",
+    "tool_results",
+    "images",
+    "audios",
+    "videos",
+    "response_format",
+    "max_tokens",
+    "temperature",
+    "n",
+    "reasoning",
+    "code_share",
+    "language",
+)
 _COLUMNS: Final = (
     *("arrival_ns", "dispatch_ns", "first_token_ns", "end_ns", "ttft_ns", "status", "outcome", "origin"),
     *("endpoint", "path", "model", "stream", "prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"),
-    *("token_source", "finish", "input_chars", "system_chars", "messages", "user_turns", "last_role", "tools"),
-    *(
-        "tool_results",
-        "images",
-        "audios",
-        "videos",
-        "response_format",
-        "max_tokens",
-        "temperature",
-        "n",
-        "reasoning",
-        "code_share",
-    ),
-    *("language", "unread", "capture", "body", "late_ns"),
+    *("token_source", "finish", *_ASKED, "unread", "capture", "body", "late_ns"),
 )
 _PIECE: Final[dict[str, Any]] = {name: SCHEMA[name] for name in _COLUMNS} | {KEYED: pl.Binary()}
 _BODY_HEAD = struct.Struct("<QI")  # position, bytes
@@ -202,25 +209,6 @@ def _row(
     )
 
 
-_ASKED: Final = (
-    "input_chars",
-    "system_chars",
-    "messages",
-    "user_turns",
-    "last_role",
-    "tools",
-    "tool_results",
-    "images",
-    "audios",
-    "videos",
-    "response_format",
-    "max_tokens",
-    "temperature",
-    "n",
-    "reasoning",
-    "code_share",
-    "language",
-)
 _read_asked = attrgetter(*_ASKED)
 _NOT_ASKED: Final = (None,) * len(_ASKED)
 

@@ -57,7 +57,7 @@ def shape(
     from profiles import shape as steps
     from profiles.errors import UsageError
     from profiles.profile import read_profile
-    from profiles.write import check_free
+    from profiles.profile_folder import check_free
 
     if all(option is None for option in (window, classes_only, thin, users, rate, mix)):
         raise UsageError(

@@ -55,9 +55,9 @@ def synthesise(
     from profiles.errors import FormatError, UsageError
     from profiles.files import encode_pretty
     from profiles.profile import REQUESTS, read_profile
+    from profiles.profile_folder import check_free
     from profiles.shapes import bodies
     from profiles.synthesise import COLUMNS, Calibration, Prompts, measure
-    from profiles.write import check_free
 
     if calibrate and (template_tokens is not None or tokens_per_word is not None):
         raise UsageError("--calibrate finds what --template-tokens and --tokens-per-word state", "Give one of the two.")

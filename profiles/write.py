@@ -10,11 +10,9 @@ All of it goes into a sibling directory that is renamed at the end: a profile is
 """
 
 import os
-import shutil
 import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any, Final
@@ -22,21 +20,15 @@ from typing import Any, Final
 import numpy as np
 import polars as pl
 
-from profiles.capture_folder import readable
 from profiles.captures import Interval, body_fields
 from profiles.classify import Rules, classify_frame, read_rules, what_is_unseen
 from profiles.concurrency import COVER, Concurrency, Window, union
 from profiles.dialects import EMBEDDINGS
-from profiles.errors import FormatError, UsageError
 from profiles.files import (
     FILE_MODE,
-    FOLDER_MODE,
     encode,
-    make_folder,
-    read_document,
     sha256_of,
     tool_version,
-    writable,
     write_document,
 )
 from profiles.measurable import NEEDS_CONTENT, NEEDS_RECORDED_TEXT, NO_CONCURRENCY, NO_OUTPUT_LENGTH
@@ -44,7 +36,6 @@ from profiles.profile import (
     ALL,
     BODIES,
     CONCURRENCY,
-    FILES,
     FORMAT,
     MANIFEST,
     REQUESTS,
@@ -53,6 +44,7 @@ from profiles.profile import (
     Profile,
     read_profile,
 )
+from profiles.profile_folder import replacing
 from profiles.scan import METHOD, Pieces
 from profiles.sessions import SessionColumns
 from profiles.structure import Structure, find_structure
@@ -188,54 +180,6 @@ def write_profile(
             },
         )
     return read_profile(out)
-
-
-# --- The directory.
-
-
-@contextmanager
-def replacing(out: Path, *, force: bool) -> Iterator[Path]:
-    """A directory to fill, which becomes `out` when the block ends well. See `write_profile` for what it raises."""
-    with readable(out, "Give another path with -o."):
-        check_free(out, force=force)
-    with writable(out):
-        make_folder(out.parent)
-        unfinished = out.with_name(f".{out.name}.{os.getpid()}")
-        unfinished.mkdir(mode=FOLDER_MODE)
-        try:
-            yield unfinished
-            if out.exists():
-                _remove_profile(out)
-            unfinished.rename(out)
-        except BaseException:
-            shutil.rmtree(unfinished, ignore_errors=True)
-            raise
-
-
-def check_free(out: Path, *, force: bool) -> None:
-    """Raise UsageError where `out` exists and is not a profile that `force` may replace. Raises OSError."""
-    if not out.exists() and not out.is_symlink():
-        return
-    other_name = "Give another name with -o."
-    try:
-        read_document(out / MANIFEST, FORMAT)
-    except FormatError:
-        raise UsageError(f"{out} exists and is not a profile", other_name) from None
-    if not force:
-        raise UsageError(f"{out} exists", "Give another name with -o, or --force to replace this profile.")
-    foreign = sorted(entry.name for entry in out.iterdir() if entry.name not in FILES or not entry.is_file())
-    if foreign or out.is_symlink():
-        what = f"holds {foreign[0]}, which no profile has" if foreign else "is a symbolic link"
-        raise UsageError(f"{out} {what}: it is not replaced", other_name)
-
-
-def _remove_profile(out: Path) -> None:
-    """Moved aside first, so that a kill in between leaves no half of the old one under its name."""
-    aside = out.with_name(f".{out.name}.{os.getpid()}.old")
-    out.rename(aside)
-    for name in FILES:
-        (aside / name).unlink(missing_ok=True)
-    aside.rmdir()
 
 
 # --- Order, structure, rows.

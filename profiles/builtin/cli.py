@@ -45,7 +45,8 @@ def builtin(
     if name is None or out is None:
         raise UsageError("a name and -o OUT are needed", "`firsttoken profile builtin --list` prints the names.")
     from profiles.builtin.generate import generate
-    from profiles.write import check_free, write_profile
+    from profiles.profile_folder import check_free
+    from profiles.write import write_profile
 
     check_free(out, force=force)
     made = generate(name, seed=seed, scale=scale, requests=requests, model=model)
