@@ -35,8 +35,8 @@ COLUMNS: dict[str, type[pl.DataType] | pl.DataType] = {
     "arrival_ns": pl.Int64, "end_ns": pl.Int64, "ttft_ns": pl.Int64, "outcome": pl.String, "model": pl.String,
     "stream": pl.Boolean, "prompt_tokens": pl.Int64, "output_tokens": pl.Int64, "cached_tokens": pl.Int64,
     "token_source": pl.String, "finish": pl.String, "max_tokens": pl.Int64, "language": pl.String,
-    "workload": pl.String, "session": pl.Int64, "session_source": pl.String, "link": pl.String,
-    "deps": pl.List(pl.Int64), "think_ns": pl.Int64, "think_kind": pl.String, "tenant": pl.Int64,
+    "workload": pl.String, "session": pl.Int64, "session_source": pl.String, "turn": pl.Int64,
+    "link": pl.String, "deps": pl.List(pl.Int64), "think_ns": pl.Int64, "think_kind": pl.String, "tenant": pl.Int64,
 }  # fmt: skip
 
 
@@ -204,16 +204,18 @@ def _limit(load: pl.LazyFrame) -> Limit | None:
 
 
 def _sessions(load: pl.LazyFrame) -> Sessions | None:
-    turns = load.filter(pl.col("session").is_not_null()).group_by("session").len().select("len").collect()
-    described = describe(turns.to_series().cast(pl.Int64).to_numpy())
+    held = load.filter(pl.col("session").is_not_null())
+    # A retry and a branch have the turn of what they repeat. Where no turn is told, each request is one.
+    told = pl.coalesce(pl.col("turn").max() + 1, pl.len()).cast(pl.Int64).alias("turns")
+    turns = held.group_by("session").agg(told, pl.len().cast(pl.Int64)).select("turns", "len").collect()
+    described = describe(turns["turns"].to_numpy())
     if described is None:
         return None
-    held = load.filter(pl.col("session").is_not_null())
     links = _tally(held, "link")
     kind = pl.col("think_kind")
     return Sessions(
         sessions=described.n,
-        with_session=described.sum,
+        with_session=int(turns["len"].sum()),
         without_session=load.select(pl.col("session").null_count()).collect().item(),
         turns=described,
         think_human=describe(_column(held, "think_ns", kind == "human")),

@@ -133,6 +133,11 @@ def _read(
     profile = read_profile(profiles[0])
     if service is None:
         return profile.stays(), profile.manifest, None
+    if profile.manifest.get("synthetic"):
+        raise UsageError(
+            f"{profiles[0]} is synthetic: its arrivals are an order and no load, so concurrency is not measurable",
+            "Record production, or import a log of times: `firsttoken profile import intervals`.",
+        )
     stays, warnings = estimated_stays(profile, service)
     _warn(warnings)
     return stays, profile.manifest, str(service)

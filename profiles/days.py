@@ -22,7 +22,8 @@ def days_of(
     load: pl.LazyFrame, arrival_ns: Instants, observed: Sequence[tuple[int, int]], zero_wall_ns: int | None
 ) -> Iterator[Day]:
     zero_ns = zero_wall_ns or 0
-    seen_ns = _observed_per_day(observed, zero_ns)
+    # A night's hour of a day is not that day: it takes part if more than half of it was observed.
+    seen_ns = {day: ns for day, ns in _observed_per_day(observed, zero_ns).items() if 2 * ns > DAY_NS}
     if len(seen_ns) < 2:
         return
     first = min(seen_ns)

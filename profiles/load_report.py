@@ -43,8 +43,9 @@ def headline(view: LoadView) -> str:
         sentence = f"Estimate, with a stated service time: {sentence}"
     if view.shaped and not view.synthetic:
         sentence = f"Shaped load, not as recorded: {sentence}"
-    if view.synthetic:
-        sentence = f"Synthetic load, nobody's production: {sentence}"
+    if view.synthetic:  # it has no operating point, and nothing follows from it
+        most = f"{view.total.mean:.1f} in flight on average, at most {view.total.max}"
+        sentence = f"Synthetic load, nobody's production: {most}, as it was made. It says nothing about yours."
     return sentence
 
 

@@ -17,6 +17,7 @@ GUIDED_DECODING: Final = "guided decoding cost"
 OUTPUT_EQUALITY: Final = "output equality"
 NO_CONCURRENCY: Final = "concurrency"  # nobody knows when the requests ended
 NO_OUTPUT_LENGTH: Final = "output length"
+NO_PREFIXES: Final = "prefix cache"  # rebuilt prompts that share nothing, since nobody knows what the real ones shared
 
 # A profile without the recorded text.
 NEEDS_CONTENT: Final = (ACCEPTANCE, GUIDED_DECODING, OUTPUT_EQUALITY)

@@ -39,12 +39,13 @@ def facts_of(asked: dict[str, Any], prompt: Prompt, body_bytes: int) -> RequestF
     """Facts of a parsed body. `prompt` is its `prompt_of`, which others need too."""
     user_turns = tool_results = system_chars = images = audios = videos = 0
     input_chars = len(prompt.system)
-    user_text = ""
+    user_text, before = "", []
     for message in prompt.messages:
         role, chars = message.role, len(message.text)
         input_chars += chars
         if role == "user":
             user_turns += 1
+            before.append(user_text)
             user_text = message.text
         elif role == "tool":
             tool_results += 1
@@ -85,7 +86,8 @@ def facts_of(asked: dict[str, Any], prompt: Prompt, body_bytes: int) -> RequestF
         reasoning=reasoning,
         reasoning_effort=effort,
         code_share=code_share(user_text),
-        language=language_of(user_text),
+        # A follow-up ("And then?") is often too short to tell: then what the user said before it speaks.
+        language=language_of(user_text) or (language_of(" ".join(before)) if any(before) else None),
         cut="; ".join(cut) or None,
     )
 

@@ -8,7 +8,7 @@ from profiles.records import KeyedMessage
 from profiles.units import SECOND_NS
 
 # The same list again later than this is another person with the same question, or a probe.
-RETRIED_NS: Final = 600 * SECOND_NS
+RETRIED_NS: Final = 5 * SECOND_NS
 # Requests remembered under one id: of many with the same list, the latest.
 MOST_ALIKE: Final = 32
 # About 1 kB each. Where more arrive in two hours, the oldest are forgotten sooner.

@@ -244,8 +244,9 @@ def closed_mix(load: Load, c: int, seed: int, weights: dict[str, float] | None =
     Sessions are drawn without repetition, as many as the scarcest class allows, and stratified: up to any point of the
     list each class has its share to within one request, or one session where those are longer.
 
-    A session holds its slot from its first arrival to its last end as recorded. Without ends the list alone is made:
-    its requests follow each other, and no window claims that this was seen.
+    A slot sends one request at a time: the turns of a session follow each other without think time, and branches wait
+    for each other, so that c requests are in flight until the list runs out. Without ends the list alone is made: its
+    requests follow each other, and no window claims that this was seen.
 
     Raises ValueError for c below 1, and for weights that name no class or are not above 0.
     """
@@ -264,14 +265,16 @@ def closed_mix(load: Load, c: int, seed: int, weights: dict[str, float] | None =
     arrival_ns = frame["arrival_ns"].to_numpy()
     windows: list[Window] = []
     if "end_ns" in frame.columns and not frame["end_ns"].null_count():
-        held_ns = np.maximum.reduceat(frame["end_ns"].to_numpy(), starts) - arrival_ns[starts]
+        last_ns = frame["end_ns"].to_numpy() - arrival_ns
+        before_ns = np.cumsum(last_ns) - last_ns
+        held_ns = np.add.reduceat(last_ns, starts)
         slot_ns = _slots(c, held_ns)
-        by_ns = np.repeat(slot_ns - arrival_ns[starts], lengths)
+        by_ns = np.repeat(slot_ns - before_ns[starts], lengths) + before_ns - arrival_ns
         windows.append((0, int((slot_ns + held_ns).max())))
     else:
         by_ns = np.arange(len(rows)) * NOMINAL_STEP_NS - arrival_ns
-        frame = frame.drop("dispatch_ns", "first_token_ns", "end_ns", "think_ns", "think_kind", strict=False)
-    frame = _in_order(shifted(frame, by_ns))
+        frame = frame.drop("dispatch_ns", "first_token_ns", "end_ns", strict=False)
+    frame = _in_order(shifted(frame.drop("think_ns", "think_kind", strict=False), by_ns))
     step = {"step": "closed_mix", "c": c, "seed": seed, "weights": wanted, "sessions": len(drawn), "of": count}
     left = count - len(drawn)
     notes = [f"{left} of {count} sessions do not fit the weights and are left out"] if left else []

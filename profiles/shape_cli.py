@@ -24,7 +24,13 @@ _PATH = click.Path(path_type=Path)
 @click.option("--users", type=int, metavar="K", help="K times the users: K shifted copies of all sessions.")
 @click.option("--rate", type=float, metavar="K", help="K times the rate: sessions start K times as often.")
 @click.option("--mix", metavar="c=8[,CLASS=W...]", help="Closed loop of c slots, classes by share of requests.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Of all random draws; stands in the manifest.")
+@click.option(
+    "--seed",
+    type=click.IntRange(min=0),
+    default=0,
+    show_default=True,
+    help="Of all random draws; stands in the manifest.",
+)
 @click.option("--force", is_flag=True, help="Replace OUT if it is a profile and holds nothing else.")
 def shape(
     path: Path,

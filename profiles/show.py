@@ -98,7 +98,7 @@ def render_show(profile: Profile, *, full: bool = False) -> str:
     """The whole text, without a final newline. `full` adds the joint table, the days, the languages, the tenants."""
     load = read_load(profile)
     character = load.character
-    lines = [*_facts(profile, load), *_character(character), *_said(profile.manifest)]
+    lines = [*_facts(profile, load), *_character(character), *_prefix(profile), *_said(profile.manifest)]
     parts = ["\n".join(_labelled(label, text) for label, text in lines), "\n".join(_class_table(character))]
     if full:
         parts += ["\n".join(table) for table in _full(character) if table]
@@ -139,6 +139,17 @@ def _dropped(dropped: Mapping[str, int]) -> str:
     """A reason in words is a sentence about rows, a name of ours is counted."""
     told = [f"{n} because {why}" if " " in why else f"{why} {n}" for why, n in dropped.items() if n]
     return ", ".join(told) or "nothing"
+
+
+def _prefix(profile: Profile) -> Iterator[tuple[str, str]]:
+    """How much of the prompts an infinite cache would have held, by blocks; nothing where nobody looked."""
+    import polars as pl
+
+    if profile.manifest.get("prefix") is None:
+        return
+    blocks, shared = profile.frame(["blocks", "prefix_blocks"]).select(pl.all().sum()).collect().row(0)
+    if blocks:
+        yield "prefix", f"{format_percent(shared / blocks)} of the prompts' blocks stand in an earlier prompt"
 
 
 def _said(manifest: Mapping[str, Any]) -> Iterator[tuple[str, str]]:

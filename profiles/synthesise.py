@@ -112,6 +112,7 @@ class Prompts:
         requests = with_columns(requests)
         self.requests = requests
         self.segments = None if segments is None else SegmentTable(segments, len(requests))
+        self.linked = requests["blocks"].null_count() < requests.height  # shared prefixes are known at all
         self.block, self.by_chars = _block_of(prefix)
         self.calibration = calibration or Calibration()
         self.lengths = read_lengths(requests, self.segments, prefix)
@@ -223,7 +224,7 @@ def measure(prompts: Prompts) -> RoundTrip:
         words=words,
         error_mean=float(np.abs(errors).mean()) if len(errors) else 0.0,
         error_max=int(np.abs(errors).max()) if len(errors) else 0,
-        hit_recorded=float(prompts.shared.sum() / prompts.asked.sum()) if known.any() else None,
+        hit_recorded=float(prompts.shared.sum() / prompts.asked.sum()) if known.any() and prompts.linked else None,
         hit_rebuilt=hits / words if words else None,
     )
 

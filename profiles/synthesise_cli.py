@@ -120,12 +120,13 @@ def _write(
     import numpy as np
     import polars as pl
 
-    from profiles.measurable import NEEDS_RECORDED_TEXT
+    from profiles.measurable import NEEDS_RECORDED_TEXT, NO_PREFIXES
     from profiles.shapes import REBUILT_ENDPOINTS
     from profiles.synthesise import ESTIMATED
     from profiles.write import write_profile
 
     manifest = source.manifest
+    unshared = [] if prompts.linked else [NO_PREFIXES]
     estimated = pl.Series(prompts.lengths.estimated)
     tokens = pl.Series(np.nan_to_num(prompts.lengths.tokens)).cast(pl.Int64)
     has_body = pl.Series(prompts.asked > 0)
@@ -146,7 +147,7 @@ def _write(
         segments=source.segments(),
         content="synthetic",
         synthetic=bool(manifest.get("synthetic")),
-        not_measurable=list(dict.fromkeys([*manifest["not_measurable"], *NEEDS_RECORDED_TEXT])),
+        not_measurable=list(dict.fromkeys([*manifest["not_measurable"], *NEEDS_RECORDED_TEXT, *unshared])),
         prefix=manifest.get("prefix"),
         force=force,
     )

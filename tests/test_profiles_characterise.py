@@ -390,13 +390,15 @@ def test_each_day_stands_against_the_rest() -> None:
     assert days[2].output_p50_change is None
 
 
-def test_days_are_utc_days_where_the_wall_clock_is_known_and_unobserved_ones_are_left_out() -> None:
-    noon_ns = 19_000 * DAY_NS + DAY_NS // 2
-    windows = [(0, DAY_NS), (3 * DAY_NS, 3 * DAY_NS + 60 * MIN)]
-    days = characterise(pl.DataFrame({"arrival_ns": [0, 3 * DAY_NS]}), windows, noon_ns).days
+def test_days_are_utc_days_where_the_wall_clock_is_known_and_those_hardly_observed_are_left_out() -> None:
+    """From ten in the morning: 14 h of the first day, 10 h of the second, which is not that day, 14 h of the third."""
+    ten_ns, long_ns = 19_000 * DAY_NS + 600 * MIN, 840 * MIN
+    windows = [(0, DAY_NS), (2 * DAY_NS, 2 * DAY_NS + long_ns)]
+    days = characterise(pl.DataFrame({"arrival_ns": [0, long_ns + 1, 2 * DAY_NS]}), windows, ten_ns).days
     assert [(day.day, day.date, day.requests, day.observed_ns) for day in days] == [
-        (0, "2022-01-08", 1, DAY_NS // 2), (1, "2022-01-09", 0, DAY_NS // 2), (3, "2022-01-11", 1, 60 * MIN),
-    ]  # fmt: skip
+        (0, "2022-01-08", 1, long_ns),
+        (2, "2022-01-10", 1, long_ns),
+    ]
 
 
 @pytest.mark.parametrize(

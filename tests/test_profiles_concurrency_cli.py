@@ -121,10 +121,11 @@ def test_a_stated_service_time_makes_an_estimate_that_says_so(tmp_path: Path) ->
     assert printed.stderr == "warning: 1 of 3 requests have no lengths and are left out of the estimate\n"
 
 
-def test_synthetic_load_says_so(tmp_path: Path) -> None:
+def test_a_synthetic_load_has_no_service_time(tmp_path: Path) -> None:
     imported(tmp_path / "t", synthetic=True)
-    printed = run(tmp_path / "t", "--service-time", "50ms,1000,10ms").stdout
-    assert printed.startswith("Synthetic load, nobody's production: Estimate, with")
+    with pytest.raises(UsageError, match="its arrivals are an order and no load") as caught:
+        run(tmp_path / "t", "--service-time", "50ms,1000,10ms")
+    assert caught.value.hint
 
 
 def test_the_windows_stay_open_until_the_last_request_has_ended(tmp_path: Path) -> None:

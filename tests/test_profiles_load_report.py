@@ -109,7 +109,8 @@ def test_the_levels_of_an_experiment_are_marked(view: LoadView) -> None:
 
 
 def test_synthetic_and_estimated_load_say_so_first(view: LoadView) -> None:
-    assert headline(replace(view, synthetic=True)).startswith("Synthetic load, nobody's production: 100 % of")
+    assert headline(replace(view, synthetic=True)).startswith("Synthetic load, nobody's production: 0.2 in flight on")
+    assert "measure TTFT" not in headline(replace(view, synthetic=True))
     estimate = replace(view, estimate="50.0 ms + prompt tokens / 8000 per s")
     assert headline(estimate).startswith("Estimate, with a stated service time: 100 % of")
     assert "they are taken to last 50.0 ms + prompt" in render(estimate)

@@ -131,8 +131,26 @@ def test_overlapping_windows_are_refused(tmp_path: Path) -> None:
 
 def test_an_end_before_its_start_is_a_bad_row(tmp_path: Path) -> None:
     log = tmp_path / "log.csv"
-    log.write_text("0,1\n5,4\n6,7,\nx,9\n")
+    log.write_text("0,1\n5,4\n6,7,a,b\nx,9\n")
     told = run("intervals", log, "-o", tmp_path / "p", "--max-bad", "75")
     assert f"warning: {log}:2: end before start" in told
     assert f"warning: {log}:3: too many fields" in told
     assert f"warning: {log}:4: start is no number" in told
+
+
+def test_a_class_may_stand_in_some_rows_only(tmp_path: Path) -> None:
+    rows = imported(tmp_path, "0,1.5\n1,3,chat\n2,3,\n", "--window", "0,10").rows()
+    assert [row.workload == "chat" for row in rows] == [False, True, False]
+
+
+def test_a_log_that_counts_from_1970_has_a_wall_clock(tmp_path: Path) -> None:
+    start_ms = 1_790_000_000_000
+    profile = imported(tmp_path, f"{start_ms},{start_ms + 1000}\n{start_ms + 500},{start_ms + 900}\n", "--unit", "ms")
+    assert profile.manifest["zero_wall_ns"] == start_ms * 1_000_000
+    assert profile.concurrency().arrivals_at == {1: 1, 2: 1}
+
+
+@pytest.mark.parametrize("window", ["2026-03-29,2026-03-30", "2026-03-29T00:00,2026-03-30T00:00"])
+def test_a_window_may_be_given_in_days_or_minutes(tmp_path: Path, window: str) -> None:
+    profile = imported(tmp_path, "2026-03-29T10:00:00,2026-03-29T10:00:05\n", "--window", window)
+    assert profile.manifest["observed_ns"] == 86_400 * SECOND_NS

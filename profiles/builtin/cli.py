@@ -9,7 +9,7 @@ import click
 @click.argument("name", required=False)
 @click.option("-o", "--out", type=click.Path(path_type=Path), help="Directory to make; it must not exist.")
 @click.option("--list", "listed", is_flag=True, help="Print the names and what they hold.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Other texts of the same kinds.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Other texts of the same kinds.")
 @click.option("--scale", type=float, default=1.0, show_default=True, help="Shorter prompts and answers: 0.05.")
 @click.option("--requests", type=int, metavar="N", help="Of each workload; of a mix in all. Default: at least 24 each.")
 @click.option("--model", default="default", show_default=True, help="The model that bodies ask for.")

@@ -21,6 +21,7 @@ NAME: Final = "intervals"
 RULE: Final = "imported: class"
 _STARTS: Final = ("start", "begin", "arrival")
 _DIGIT: Final = re.compile(r"[0-9]")
+_DATE: Final = re.compile(r"\d{4}-\d\d")
 _OUTSIDE: Final = "outside the windows"
 _NO_END: Final = ("", "none", "null", "nan", "-")
 
@@ -42,14 +43,16 @@ def read(path: Path, asked: Asked) -> Imported:
         raise FormatError(path, "needs start,end in each line", line=1, hint="Write 12.5,17.25 or 12.5,17.25,chat.")
     batches, open_starts = [], []
     dates = _holds_dates(file.head, header)
-    for batch in file.batches(places, header=header, least=1):
+    for batch in file.batches(places, header=header, least=1, most=0 if header else 3):
         if dates is None and batch.height:
-            dates = decimal_ns(batch["start"].head(1), "s").null_count() > 0
+            dates = _is_date(str(batch["start"][0]))
         rows = _typed(batch, asked.zone, "date" if dates else unit, tally)
         open_starts += rows.filter(pl.col("end_ns").is_null())["at_ns"].to_list()
         batches.append(rows.filter(pl.col("end_ns").is_not_null()))
     tally.check(asked.max_bad)
     rows = pl.concat(batches)
+    first_ns = rows["at_ns"].min()
+    epoch = not dates and isinstance(first_ns, int) and _is_epoch(first_ns)
     windows = windows_of(asked, "date" if dates else unit)
     before = rows.height + len(open_starts)
     rows = _observed(rows, windows, tally)
@@ -61,10 +64,13 @@ def read(path: Path, asked: Asked) -> Imported:
         path,
         NAME,
         rows,
-        Clock("date", wall=True) if dates else Clock(unit, doubtful=True, most_span_ns=3660 * DAY_NS),
+        Clock("date", wall=True) if dates else Clock(unit, wall=epoch, doubtful=True, most_span_ns=3660 * DAY_NS),
         tally,
         asked,
-        _notes(unit, bool(dates), asked, windows, before - rows.height - len(open_starts), len(open_starts)),
+        [
+            *(["clock: the times count from 1970, so hours and weekdays are known"] if epoch else []),
+            *_notes(unit, bool(dates), asked, windows, before - rows.height - len(open_starts), len(open_starts)),
+        ],
         windows=windows,
         unfinished=open_starts,
     )
@@ -77,14 +83,24 @@ def _places(head: list[str], header: bool) -> dict[str, int]:
         end = names.index("end") if "end" in names else 1
         workload = next((names.index(name) for name in ("class", "workload") if name in names), None)
     else:
-        start, end, workload = 0, 1, 2 if len(head) > 2 else None
+        start, end, workload = 0, 1, 2
     places = {"start": start, "end": end}
     return places if workload is None else places | {"class": workload}
 
 
 def _holds_dates(head: list[str], header: bool) -> bool | None:
     """Whether the times are dates, by the first line. None where that is a header."""
-    return None if header or not head else decimal_ns(pl.Series([head[0]]), "s").null_count() > 0
+    return None if header or not head else _is_date(head[0])
+
+
+def _is_epoch(first_ns: int) -> bool:
+    """Whether an instant, taken from 1970, lies between 2001 and 2096: a log from its own start is shorter."""
+    return 10**18 <= first_ns <= 4 * 10**18
+
+
+def _is_date(text: str) -> bool:
+    """By its form alone: a number that is too large for its unit is still a number."""
+    return _DATE.match(text.strip()) is not None
 
 
 def _typed(batch: pl.DataFrame, zone: str, unit: str, tally: Tally) -> pl.DataFrame:

@@ -154,10 +154,13 @@ class CsvFile:
         return {name: self.head.index(name) for name in names}
 
     def batches(
-        self, places: dict[str, int], *, header: bool = True, least: int | None = None
+        self, places: dict[str, int], *, header: bool = True, least: int | None = None, most: int = 0
     ) -> Iterator[pl.DataFrame]:
-        """Columns `line` and those of `places` as text, piece by piece. `least` is the fewest fields a row may have."""
-        width = len(self.head)
+        """Columns `line` and those of `places` as text, piece by piece.
+
+        `least` and `most` are the fields that a row may have; left out, it has as many as the first.
+        """
+        width = max(len(self.head), most)
         pieces = self._pieces_from_first()
         for piece in pieces:
             rows = piece.numbered()

@@ -1,5 +1,6 @@
 """Instants in the clock of a file to those of a profile: order, zero, windows, and whether the unit can be right."""
 
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
@@ -224,11 +225,23 @@ def linked(rows: pl.DataFrame) -> pl.DataFrame:
     return rows.drop("session_key", "at", "follows_ns", strict=False)
 
 
+_DAY = re.compile(r"\d{4}-\d\d-\d\d")
+_MINUTE = re.compile(r"\d{4}-\d\d-\d\d[T ]\d\d:\d\d")
+
+
+def _whole_date(text: str) -> str:
+    """A day as its midnight, a minute as its first second."""
+    if _DAY.fullmatch(text):
+        return f"{text} 00:00:00"
+    return f"{text}:00" if _MINUTE.fullmatch(text) else text
+
+
 def windows_of(asked: Asked, unit: str) -> list[Window]:
     """The windows given as START,END, as numbers in `unit` or as dates. Raises UsageError."""
     found = []
     for text in asked.windows:
-        ends = pl.Series([part.strip() for part in text.split(",")])
+        parts = [part.strip() for part in text.split(",")]
+        ends = pl.Series([_whole_date(part) for part in parts] if unit == "date" else parts)
         ns = date_ns(ends, asked.zone)[0] if unit == "date" else decimal_ns(ends, unit)
         if len(ends) != 2 or ns.null_count() or not int(ns[0]) < int(ns[1]):
             what = "dates" if unit == "date" else f"numbers in {unit}"
