@@ -39,10 +39,9 @@ _REACH_ROWS = 10
 def headline(view: LoadView) -> str:
     """What to do, in one plain sentence, with what must be known before it is believed."""
     sentence = histogram.headline(view.total, view.point)
-    if view.estimate:
-        sentence = f"Estimate, with a stated service time: {sentence}"
-    if view.shaped and not view.synthetic:
-        sentence = f"Shaped load, not as recorded: {sentence}"
+    doubts = ["with a stated service time"] * bool(view.estimate) + ["of a shaped load"] * view.shaped
+    if doubts:
+        sentence = f"Estimate, {', '.join(doubts)}: {sentence}"
     if view.synthetic:  # it has no operating point, and nothing follows from it
         most = f"{view.total.mean:.1f} in flight on average, at most {view.total.max}"
         sentence = f"Synthetic load, nobody's production: {most}, as it was made. It says nothing about yours."

@@ -25,5 +25,6 @@ def say_origin(manifest: Mapping[str, Any]) -> str:
     for step in source.get("steps", ()):
         told = ", ".join(f"{key} {value}" for key, value in step.items() if isinstance(value, int | float | str))
         steps.append(told.removeprefix("step "))
-    of = (source.get("of_source") or {}).get("kind", "profile")
-    return f"shaped from a {of} ({'; '.join(steps)}): in flight is an estimate, by recorded durations"
+    of = (source.get("of_source") or {}).get("kind", CAPTURE)
+    whose = {CAPTURE: "a recording", SHAPE: "a shaped load"}.get(of, f"imported {of}")
+    return f"shaped from {whose} ({'; '.join(steps)}): what is in flight is an estimate"
