@@ -96,7 +96,9 @@ def _build(
         profile = write_profile(
             out,
             scanned.pieces,
-            source={"kind": "capture", "inputs": [_input(each, skews_ns) for each in scanned.captures]},
+            # Of captures that are only looked at nobody asks for the sha256, which reads every byte again.
+            source={"kind": "capture"}
+            | ({"inputs": [_input(each, skews_ns) for each in scanned.captures]} if keep_bodies else {}),
             windows=[(opened - zero_ns, close - zero_ns) for opened, close in scanned.windows],
             zero_wall_ns=zero_ns,
             unfinished=[_moved(stay, zero_ns) for stay in scanned.unfinished],

@@ -162,9 +162,16 @@ def read_lines(path: Path) -> Iterator[tuple[int, bytes]]:
 
 
 def _open_lines(path: Path) -> Iterator[bytes]:
+    with opened(path) as raw:
+        yield from _unpacked_lines(path, raw) if path.suffix == ".zst" else raw
+
+
+@contextmanager
+def opened(path: Path) -> Iterator[BinaryIO]:
+    """A file that a user named, to be read. Raises FormatError where it is none or may not be read."""
     try:
         with path.open("rb") as raw:
-            yield from _unpacked_lines(path, raw) if path.suffix == ".zst" else raw
+            yield raw
     except FileNotFoundError:
         raise FormatError(path, "no such file") from None
     except IsADirectoryError:

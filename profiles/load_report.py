@@ -31,7 +31,6 @@ _WEEKDAYS = ("Mon", "Tue", "Wed", "Thu", "Fri", "Sat", "Sun")
 _SHADES = "░▒▓█"
 _HEIGHTS = "▁▂▃▄▅▆▇█"
 _DAY_NS = 24 * HOUR_NS
-_CLASS_COLUMNS = 7
 _CLASSES = 12  # in the text; the rest is one line
 _REACH_ROWS = 10
 

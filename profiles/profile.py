@@ -5,7 +5,7 @@
                            sha256 of every other file, so that the manifest's own names the whole profile
       requests.parquet     one row per request in order of arrival, the fields of `ProfileRow`
       concurrency.parquet  scope, c, time_ns, arrivals (see `Profile.concurrency`)
-      segments.parquet     only if prompts were rebuilt or are to be: request, seq, role, chars of each message
+      segments.parquet     only if prompts were read, as keyed ids or bodies: request, seq, role, chars of a message
       bodies.jsonl.zst     only with content `full` or `synthetic`: OpenAI Batch lines, custom_id is the row
 
 Instants are nanoseconds from the profile's zero, which is the opening of its first window. `zero_wall_ns` is its wall
@@ -23,6 +23,7 @@ from profiles.captures import body_of
 from profiles.concurrency import Concurrency
 from profiles.errors import FormatError, UsageError
 from profiles.files import decode_line, read_document, read_lines, sha256_of
+from profiles.measurable import NO_CONCURRENCY
 from profiles.records import Record
 
 if TYPE_CHECKING:
@@ -202,7 +203,7 @@ class Profile:
         import polars
 
         from profiles.concurrency import union
-        from profiles.sweep import Stays
+        from profiles.sweep import Stays, in_order_of_start
 
         rows = self.frame(["arrival_ns", "end_ns", "workload"]).collect()
         windows = union((opened, close) for opened, close in self.manifest["windows"])
@@ -210,14 +211,12 @@ class Profile:
             raise _no_concurrency(self.path)
         names = tuple(sorted(self.manifest["workloads"]))
         code = {name: at for at, name in enumerate(names)}
-        unfinished = self.manifest.get("unfinished", [])
-        open_ns = numpy.array(unfinished, dtype=numpy.int64).reshape(-1, 2)
-        start_ns = numpy.concatenate([rows["arrival_ns"].to_numpy(), open_ns[:, 0]])
-        end_ns = numpy.concatenate([rows["end_ns"].to_numpy(), open_ns[:, 1]])
+        start_ns, end_ns, order = in_order_of_start(
+            rows["arrival_ns"].to_numpy(), rows["end_ns"].to_numpy(), self.manifest.get("unfinished", [])
+        )
         group = numpy.full(len(start_ns), -1, dtype=numpy.int32)
         group[: rows.height] = rows["workload"].replace_strict(code, return_dtype=polars.Int32).to_numpy()
-        order = numpy.argsort(start_ns, kind="stable")
-        return Stays(start_ns[order], end_ns[order], group[order], names, windows, self.manifest.get("zero_wall_ns"))
+        return Stays(start_ns, end_ns, group[order], names, windows, self.manifest.get("zero_wall_ns"))
 
     def concurrency(self, scope: str = ALL) -> Concurrency:
         """Concurrency as it was observed. For a class, time counts its own requests in flight, and arrivals its
@@ -225,7 +224,7 @@ class Profile:
 
         Raises UsageError where it is not known: an imported trace without ends, or load that nobody produced.
         """
-        if "concurrency" in self.manifest["not_measurable"]:
+        if NO_CONCURRENCY in self.manifest["not_measurable"]:
             raise _no_concurrency(self.path)
         levels = [level for level in _read_table(self.path / CONCURRENCY) if level["scope"] == scope]
         time_ns_at = {level["c"]: level["time_ns"] for level in levels if level["time_ns"]}

@@ -13,7 +13,6 @@ import struct
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Protocol
 
@@ -23,8 +22,8 @@ import polars as pl
 from profiles.captures import Capture, EndLine, Interval, RequestLine, body_of, stream_capture
 from profiles.concurrency import Window, censor
 from profiles.files import FILE_MODE, writable
-from profiles.records import KeyedAnswer, KeyedFacts, RequestFacts
-from profiles.table import SCHEMA
+from profiles.records import KeyedAnswer, KeyedFacts
+from profiles.table import ASKED, SCHEMA, asked_of
 
 PIECE_ROWS: Final = 100_000
 METHOD: Final = "POST"
@@ -32,30 +31,10 @@ METHOD: Final = "POST"
 # Column of a piece beside those of a profile: the request's `Keyed`, packed. It never reaches a profile.
 KEYED: Final = "keyed"
 _INSTANTS: Final = ("arrival_ns", "dispatch_ns", "first_token_ns", "end_ns")
-# What a body asks for, as `RequestFacts` names it.
-_ASKED: Final = (
-    "input_chars",
-    "system_chars",
-    "messages",
-    "user_turns",
-    "last_role",
-    "tools",
-    "tool_results",
-    "images",
-    "audios",
-    "videos",
-    "response_format",
-    "max_tokens",
-    "temperature",
-    "n",
-    "reasoning",
-    "code_share",
-    "language",
-)
 _COLUMNS: Final = (
     *("arrival_ns", "dispatch_ns", "first_token_ns", "end_ns", "ttft_ns", "status", "outcome", "origin"),
     *("endpoint", "path", "model", "stream", "prompt_tokens", "output_tokens", "cached_tokens", "reasoning_tokens"),
-    *("token_source", "finish", *_ASKED, "unread", "capture", "body", "late_ns"),
+    *("token_source", "finish", *ASKED, "unread", "capture", "body", "late_ns"),
 )
 _PIECE: Final[dict[str, Any]] = {name: SCHEMA[name] for name in _COLUMNS} | {KEYED: pl.Binary()}
 _BODY_HEAD = struct.Struct("<QI")  # position, bytes
@@ -200,22 +179,13 @@ def _row(
         got.reasoning_tokens,
         None if got.prompt_tokens is None and got.output_tokens is None else "usage",
         got.finish,
-        *_asked(facts),
+        *asked_of(facts),
         facts.unread,
         capture,
         body is not None,
         line.late_ns,
         None if keyed is None else _pack(Keyed(keyed, line.answer, facts.tools_chars)),
     )
-
-
-_read_asked = attrgetter(*_ASKED)
-_NOT_ASKED: Final = (None,) * len(_ASKED)
-
-
-def _asked(facts: RequestFacts) -> tuple[Any, ...]:
-    """What a body asked for. Of a body that was not read nothing is known, where the facts hold zeros."""
-    return _NOT_ASKED if facts.unread is not None else _read_asked(facts)
 
 
 def _joined(recorded: KeyedFacts | None, made: KeyedFacts | None) -> KeyedFacts | None:

@@ -17,6 +17,7 @@ from profiles.drift import Load
 from profiles.errors import UsageError
 from profiles.histogram import WIDTH, bound, format_point, unbound
 from profiles.lengths import Distribution, Joint, Quantile
+from profiles.measurable import NO_CONCURRENCY
 from profiles.origin import say_origin
 from profiles.profile import Profile
 from profiles.units import format_change, format_duration, format_percent
@@ -64,7 +65,7 @@ def _concurrency(profile: Profile) -> Concurrency | None:
     try:
         return profile.concurrency()
     except UsageError:
-        if "concurrency" in profile.manifest["not_measurable"]:
+        if NO_CONCURRENCY in profile.manifest["not_measurable"]:
             return None
         raise
 

@@ -46,6 +46,19 @@ class Stays:
     zero_wall_ns: int | None  # wall clock of instant 0; None where nobody knows it
 
 
+def in_order_of_start(
+    start_ns: Instants, end_ns: Instants, unfinished: Sequence[tuple[int, int]]
+) -> tuple[Instants, Instants, NDArray[np.int64]]:
+    """Requests and, behind them, those whose end nobody saw: starts and ends in order, and the place of each before.
+
+    Of one instant, requests come first.
+    """
+    others_ns = np.array(unfinished, dtype=np.int64).reshape(-1, 2)
+    start_ns, end_ns = np.concatenate([start_ns, others_ns[:, 0]]), np.concatenate([end_ns, others_ns[:, 1]])
+    order = np.argsort(start_ns, kind="stable")
+    return start_ns[order], end_ns[order], order
+
+
 class ObservedClock:
     """How much observed time lies before an instant. `windows` are disjoint and in order."""
 

@@ -31,7 +31,6 @@ from profiles.ratios import Ratio, estimate, learn_ratios
 from profiles.segments import SegmentTable, extent
 from profiles.words import WORDS
 
-USAGE: Final = "usage"
 ESTIMATED: Final = "estimated"
 # Of vLLM, and of what `measure` compares.
 CACHE_BLOCK_TOKENS: Final = 16

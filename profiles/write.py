@@ -48,7 +48,7 @@ from profiles.profile_folder import replacing
 from profiles.scan import METHOD, Pieces
 from profiles.sessions import SessionColumns
 from profiles.structure import Structure, find_structure
-from profiles.sweep import Stays, others_at_start, sweep, sweep_groups
+from profiles.sweep import Line, Stays, in_order_of_start, sweep, sweep_groups
 from profiles.table import SCHEMA, complete
 
 # Rows that are worked on at once.
@@ -64,7 +64,6 @@ class _Counted:
     outcomes: Counter[str] = field(default_factory=Counter)
     models: Counter[str] = field(default_factory=Counter)
     sessions: Counter[str] = field(default_factory=Counter)
-    bodies: int = 0
     uncounted: int = 0  # answers that ended well without a count of their tokens
     names: list[str] = field(default_factory=list)  # of classes, in order of appearance
     groups: list[Any] = field(default_factory=list)  # class of each row, as an index into `names`
@@ -73,7 +72,6 @@ class _Counted:
         self.outcomes.update(_counts(rows, "outcome"))
         self.models.update(_counts(rows, "model"))
         self.sessions.update(_counts(rows, "session_source"))
-        self.bodies += int(rows["body"].sum())
         unknown = (pl.col("outcome") == "ok") & pl.col("output_tokens").is_null() & (pl.col("endpoint") != EMBEDDINGS)
         self.uncounted += rows.filter(unknown).height
         for name in rows["workload"].unique(maintain_order=True):
@@ -127,9 +125,9 @@ def write_profile(
     pieces = requests if isinstance(requests, Pieces) else _Frame(requests)
     observed = union(windows)
     with replacing(out, force=force) as folder:
-        order, stays = _in_order(pieces, observed, unfinished, zero_wall_ns)
+        order, flight = _in_order(pieces, observed, unfinished)
         counted = _Counted()
-        found = _write_rows(folder, pieces, order, stays, rules, counted)
+        found = _write_rows(folder, pieces, order, flight, rules, counted)
         if content == "none" and found is not None and found.prefix is not None:
             content = "structure"
         if segments is not None:
@@ -137,7 +135,7 @@ def write_profile(
         elif found is not None and found.segments is not None:
             _write_table(folder / SEGMENTS, found.segments)
         written = _write_bodies(folder / BODIES, bodies, order, folder / REQUESTS)
-        measured = {} if stays is None else _measured(stays, counted, len(order))
+        measured = {} if flight is None else _measured(flight, counted, observed)
         _write_table(folder / CONCURRENCY, _concurrency_table(measured))
         cannot = _not_measurable(content, not_measurable, counted, measured=bool(measured), warnings=warnings)
         point = measured[ALL].operating_point(COVER) if measured else None
@@ -202,29 +200,44 @@ class _Frame:
         return found
 
 
+@dataclass(frozen=True, slots=True)
+class _Flight:
+    """Who was in flight: the requests in order of arrival, then those whose end nobody saw."""
+
+    line: Line
+    order: Any  # of the line's stays, their place here
+    rows: int
+
+    @property
+    def others(self) -> Any:
+        """Others at the arrival of each row."""
+        found = np.empty(len(self.order), dtype=np.int64)
+        found[self.order] = self.line.others
+        return found[: self.rows]
+
+
 def _in_order(
-    pieces: Pieces | _Frame, observed: Sequence[Window], unfinished: Sequence[Interval], zero_wall_ns: int | None
-) -> tuple[Any, Stays | None]:
-    """The position of each row, and the stays of the rows, then of what nobody saw end. Stays are None where the
-    requests have no ends or no window.
-    """
+    pieces: Pieces | _Frame, observed: Sequence[Window], unfinished: Sequence[Interval]
+) -> tuple[Any, _Flight | None]:
+    """The position of each row, and who was in flight: None where the requests have no ends or no window."""
     keys = pieces.columns(["arrival_ns", "end_ns"]).cast(pl.Int64)
     arrival_ns = keys["arrival_ns"].to_numpy()
     order = np.argsort(arrival_ns, kind="stable")
     if keys["end_ns"].null_count() or not observed or not (pieces.rows or unfinished):
         return order, None
-    start_ns = np.concatenate([arrival_ns[order], np.array([stay.start_ns for stay in unfinished], dtype=np.int64)])
-    end_ns = np.concatenate(
-        [keys["end_ns"].to_numpy()[order], np.array([stay.end_ns for stay in unfinished], dtype=np.int64)]
+    start_ns, end_ns, by_start = in_order_of_start(
+        arrival_ns[order],
+        keys["end_ns"].to_numpy()[order],
+        [(stay.start_ns, stay.end_ns) for stay in unfinished if stay.end_ns is not None],
     )
-    return order, Stays(start_ns, end_ns, np.full(len(start_ns), -1, np.int32), (), list(observed), zero_wall_ns)
+    return order, _Flight(Line(start_ns, end_ns, observed), by_start, len(order))
 
 
 def _write_rows(
-    folder: Path, pieces: Pieces | _Frame, order: Any, stays: Stays | None, rules: Rules, counted: _Counted
+    folder: Path, pieces: Pieces | _Frame, order: Any, flight: _Flight | None, rules: Rules, counted: _Counted
 ) -> Structure | None:
     rank = _rank(order)
-    in_flight = None if stays is None else _others(stays)[: len(order)]
+    in_flight = None if flight is None else flight.others
     batches = [order[at : at + BATCH_ROWS] for at in range(0, len(order), BATCH_ROWS)]
     structure = None
     if pieces.keyed:
@@ -246,14 +259,6 @@ def _write_rows(
         _write_table(paths[-1], rows)
     _join(paths, folder / REQUESTS)
     return structure
-
-
-def _others(stays: Stays) -> Any:
-    """Others in flight at each start, in the order given: the unfinished ones stand behind the rows, not among them."""
-    by_start = np.argsort(stays.start_ns, kind="stable")
-    found = np.empty(len(by_start), dtype=np.int64)
-    found[by_start] = others_at_start(stays.start_ns[by_start], stays.end_ns[by_start])
-    return found
 
 
 def _rank(order: Any) -> Any:
@@ -356,19 +361,16 @@ def _chained[T](first: T, rest: Iterator[T]) -> Iterator[T]:
 # --- What is said of it.
 
 
-def _measured(stays: Stays, counted: _Counted, rows: int) -> dict[str, Concurrency]:
+def _measured(flight: _Flight, counted: _Counted, observed: list[Window]) -> dict[str, Concurrency]:
     """Of all requests (`all`), then of each class in order of its name. Of a class, time counts its own requests in
     flight; arrivals count its requests by the *total* they met."""
-    names = tuple(sorted(counted.names))
+    names, line = tuple(sorted(counted.names)), flight.line
     code = np.array([names.index(name) for name in counted.names] or [0], dtype=np.int32)
-    group = np.full(len(stays.start_ns), -1, dtype=np.int32)
-    if rows:
-        group[:rows] = code[np.concatenate(counted.groups)]
-    by_start = np.argsort(stays.start_ns, kind="stable")
-    full = Stays(
-        stays.start_ns[by_start], stays.end_ns[by_start], group[by_start], names, stays.windows, stays.zero_wall_ns
-    )
-    return {ALL: sweep(full)} | sweep_groups(full)
+    group = np.full(len(flight.order), -1, dtype=np.int32)
+    if flight.rows:
+        group[: flight.rows] = code[np.concatenate(counted.groups)]
+    stays = Stays(line.start_ns, line.end_ns, group[flight.order], names, observed, None)
+    return {ALL: sweep(stays, line)} | sweep_groups(stays, line)
 
 
 def _concurrency_table(measured: Mapping[str, Concurrency]) -> pl.DataFrame:

@@ -14,6 +14,7 @@ from profiles.errors import UsageError
 from profiles.files import encode
 from profiles.requests import describe
 from profiles.shape import NOMINAL_STEP_NS, stratify
+from profiles.table import facts_row
 
 # Raised whenever the same seed gives other bytes.
 GENERATOR: Final = 1
@@ -152,32 +153,16 @@ def _request(workload: Workload, draw: Draw, scale: float, model: str) -> _Reque
 
 
 def _row(request: _Request, at: int, schema: int | None) -> dict[str, Any]:
-    facts = describe(request.body)
-    return {
+    row = facts_row(describe(request.body)) | {
         "arrival_ns": at * NOMINAL_STEP_NS,
         "endpoint": CHAT,
         "path": PATH,
-        "model": facts.model,
-        "stream": facts.stream,
         "prompt_tokens": request.prompt_tokens,
         "output_tokens": request.output_tokens,
         "token_source": "estimated",
-        "input_chars": facts.input_chars,
-        "system_chars": facts.system_chars,
-        "messages": facts.messages,
-        "user_turns": facts.user_turns,
-        "last_role": facts.last_role,
-        "tools": facts.tools,
-        "tool_results": facts.tool_results,
-        "images": facts.images,
-        "response_format": facts.response_format,
         "schema": schema,
-        "max_tokens": facts.max_tokens,
-        "temperature": facts.temperature,
-        "n": facts.n,
-        "reasoning": facts.reasoning,
-        "code_share": facts.code_share,
-        # Of a short question the language cannot always be told from outside; who wrote it knows.
-        "language": "hu" if request.task.kind == HUNGARIAN else facts.language,
         "body": True,
     }
+    if request.task.kind == HUNGARIAN:
+        row["language"] = "hu"  # of a short question it cannot always be told from outside; who wrote it knows
+    return row

@@ -1,7 +1,7 @@
 """Request bodies of a trace: what they ask for as columns, and the bodies themselves without credentials."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Final
 
 import msgspec
 import orjson
@@ -10,18 +10,12 @@ import polars as pl
 from profiles.answers import Answer
 from profiles.credentials import TooManyValues, clean_json
 from profiles.digests import Digests, keyed_facts_of
-from profiles.records import RequestFacts
 from profiles.requests import describe
 from profiles.scan import KEYED, Keyed
-from profiles.table import SCHEMA
+from profiles.table import ASKED, HEADS, SCHEMA, facts_row
 
-# Fields of `RequestFacts` that are columns of a profile.
-FACTS: Final = tuple(name for name in RequestFacts.__struct_fields__ if name in SCHEMA)
-
-
-def facts_row(facts: RequestFacts) -> dict[str, Any]:
-    """What a request asked for, by column."""
-    return {name: getattr(facts, name) for name in FACTS}
+# Columns that a body fills.
+FACTS: Final = (*HEADS, *ASKED)
 
 
 def body_columns(bodies: Sequence[bytes | None]) -> pl.DataFrame:

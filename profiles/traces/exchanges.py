@@ -20,8 +20,8 @@ from profiles.records import ERROR, INCOMPLETE, ResponseFacts, outcome_of
 from profiles.requests import describe
 from profiles.session_names import AGENT_HEADER, PARENT_AGENT_HEADER, PARENT_HEADERS, SESSION_HEADERS
 from profiles.stream import ResponseReader
-from profiles.table import SCHEMA
-from profiles.traces.bodies import FACTS, Keyer, cleaned, facts_row, keyed_column
+from profiles.table import SCHEMA, facts_row
+from profiles.traces.bodies import FACTS, Keyer, cleaned, keyed_column
 from profiles.traces.imported import Asked, Imported
 from profiles.traces.rows import Tally
 from profiles.traces.timeline import Clock, arrange, windows_of

@@ -14,6 +14,7 @@ import msgspec
 import polars as pl
 
 from profiles.errors import FormatError
+from profiles.files import opened
 from profiles.units import format_percent
 
 PIECE_BYTES: Final = 8 * 1024 * 1024
@@ -92,27 +93,20 @@ class Piece:
 def read_pieces(path: Path, piece_bytes: int = PIECE_BYTES) -> Iterator[Piece]:
     """The lines of a text file. Bytes that are not UTF-8 become a mark that no number has. Raises FormatError."""
     first, rest = 1, b""
-    try:
-        with path.open("rb") as file:
-            while data := file.read(piece_bytes):
-                if first == 1 and not rest:
-                    data = _without_mark(path, data)
-                end = data.rfind(b"\n")
-                if end < 0:
-                    rest += data
-                    if len(rest) > LONGEST_LINE_BYTES:
-                        raise FormatError(path, f"longer than {LONGEST_LINE_BYTES} bytes", line=first)
-                    continue
-                piece = Piece(first, _lines(rest + data[:end]))
-                rest = data[end + 1 :]
-                yield piece
-                first += piece.lines.len()
-    except FileNotFoundError:
-        raise FormatError(path, "no such file") from None
-    except IsADirectoryError:
-        raise FormatError(path, "is a directory, a file was expected") from None
-    except PermissionError:
-        raise FormatError(path, "may not be read by this user") from None
+    with opened(path) as file:
+        while data := file.read(piece_bytes):
+            if first == 1 and not rest:
+                data = _without_mark(path, data)
+            end = data.rfind(b"\n")
+            if end < 0:
+                rest += data
+                if len(rest) > LONGEST_LINE_BYTES:
+                    raise FormatError(path, f"longer than {LONGEST_LINE_BYTES} bytes", line=first)
+                continue
+            piece = Piece(first, _lines(rest + data[:end]))
+            rest = data[end + 1 :]
+            yield piece
+            first += piece.lines.len()
     if rest:
         yield Piece(first, _lines(rest), torn=True)
 
