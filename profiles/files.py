@@ -85,12 +85,13 @@ def lock_folder(path: Path) -> int | None:
 
 @contextmanager
 def writable(path: Path, hint: str = "Give another path with -o.") -> Iterator[None]:
-    """Turn what the system refuses in the block into a FirsttokenError that names the file, or `path`."""
+    """Turn what the system refuses in the block into a FirsttokenError that names `path`, as the user gave it."""
     try:
         yield
     except OSError as problem:
+        # Where we write is often a sibling, whose name tells nobody anything.
         reason = problem.strerror or str(problem)
-        raise FirsttokenError(f"{problem.filename or path}: cannot be written ({reason})", hint) from None
+        raise FirsttokenError(f"{path}: cannot be written ({reason})", hint) from None
 
 
 def write_document(path: Path, document: dict[str, Any]) -> None:

@@ -96,7 +96,7 @@ def shape(
             c, weights = mix_of(mix)
             load = steps.closed_mix(load, c, seed, weights)
     except ValueError as error:
-        raise UsageError(f"{path}: {error}") from None
+        raise UsageError(f"{path} cannot be shaped so: {error}", "See `firsttoken profile shape --help`.") from None
     if not load.requests.height:
         raise UsageError(f"{path}: no request is left", "Shape it less, or try another seed.")
     _write(profile, load, out, seed=seed, force=force)
