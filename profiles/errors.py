@@ -59,11 +59,15 @@ class RuleError(UsageError):
 
 
 class EngineFailed(FirsttokenError):
-    """An engine that did not boot, died, or would not go away. `log_tail` holds its last lines."""
+    """An engine that did not boot, died, or would not go away. `log_tail` holds its last lines, `diagnosis` is one word
+    for it (`runs.BootFacts.diagnosis`)."""
 
-    def __init__(self, problem: str, hint: str = "", log_tail: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self, problem: str, hint: str = "", log_tail: tuple[str, ...] = (), *, diagnosis: str | None = None
+    ) -> None:
         super().__init__(problem, hint)
         self.log_tail = log_tail
+        self.diagnosis = diagnosis
 
 
 class RunInvalid(FirsttokenError):

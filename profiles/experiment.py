@@ -63,7 +63,7 @@ def load_experiment(path: Path) -> Experiment:
         path=path,
         file=file,
         arms=resolve_arms(path, text, file),
-        also=tuple(_parse_also(path, text, entry) for entry in file.load.also),
+        also=tuple(window for entry in file.load.also for window in _parse_also(path, text, entry)),
         bytes_sha256=hashlib.sha256(data).hexdigest(),
         semantic_sha256=hashlib.sha256(meaning).hexdigest(),
     )
@@ -71,6 +71,8 @@ def load_experiment(path: Path) -> Experiment:
     return experiment
 
 
+# Above it a client in one process would shape the result (benchmarks/README.md, replay).
+HIGHEST_C = 64
 _ARM_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,59}")
 
 
@@ -112,26 +114,42 @@ def resolve_arms(path: Path, text: str, file: ExperimentFile) -> tuple[Arm, ...]
             extends=parent.name if parent else None,
             changes=frozenset(table.changes) | (parent.changes if parent else frozenset()),
             note=table.note,
+            image=table.image or (parent.image if parent else engine.image if engine else ""),
+            container_args=(parent.container_args if parent else tuple(engine.container_args if engine else ()))
+            + tuple(table.container_args),
+            cwd=table.cwd or (parent.cwd if parent else engine.cwd if engine else "."),
+            url=table.url or (parent.url if parent else engine.url if engine else ""),
+            port=table.port if table.port is not None else parent.port if parent else engine.port if engine else 0,
+            ready_timeout=table.ready_timeout
+            or (parent.ready_timeout if parent else engine.ready_timeout if engine else "1200s"),
+            stop_timeout=table.stop_timeout
+            or (parent.stop_timeout if parent else engine.stop_timeout if engine else "60s"),
         )
     baseline = marked[0] if marked else next(iter(resolved), "")
     return tuple(sorted(resolved.values(), key=lambda arm: arm.name != baseline))
 
 
-_ALSO = re.compile(r"closed c=(\d+)(?: for (\S+))?")
+_ALSO_CLOSED = re.compile(r"closed c=(\d+)(?: for (\S+))?( per class)?")
+_ALSO_SWEEP = re.compile(r"sweep c=(\d+)\.\.(\d+)")
 
 
-def _parse_also(path: Path, text: str, entry: str) -> AlsoWindow:
+def _parse_also(path: Path, text: str, entry: str) -> list[AlsoWindow]:
     if entry == "single":
-        return AlsoWindow("single", 1, None)
-    match = _ALSO.fullmatch(entry)
-    problem = f'{entry!r} is not a window; write "single" or "closed c=8 for 60s"'
-    if match is None or int(match[1]) < 1:
-        raise RuleError(path, "load.also", problem, line=line_of(text, "load.also"))
+        return [AlsoWindow("single", 1, None)]
+    line = line_of(text, "load.also")
+    sweep = _ALSO_SWEEP.fullmatch(entry)
+    if sweep is not None and 1 <= int(sweep[1]) <= int(sweep[2]) <= HIGHEST_C:
+        return [AlsoWindow("sweep", c, None) for c in range(int(sweep[1]), int(sweep[2]) + 1)]
+    match = _ALSO_CLOSED.fullmatch(entry)
+    if match is None or not 1 <= int(match[1]) <= HIGHEST_C:
+        known = '"single", "sweep c=1..8", "closed c=8 for 60s" or "closed c=8 for 60s per class"'
+        problem = f"{entry!r} is not a window; write {known}, with c from 1 to {HIGHEST_C}"
+        raise RuleError(path, "load.also", problem, line=line)
     try:
         limit_ns = parse_duration(match[2]) if match[2] else None
     except ValueError as error:
-        raise RuleError(path, "load.also", str(error), line=line_of(text, "load.also")) from None
-    return AlsoWindow("closed", int(match[1]), limit_ns or 60 * SECOND_NS)
+        raise RuleError(path, "load.also", str(error), line=line) from None
+    return [AlsoWindow("closed", int(match[1]), limit_ns or 60 * SECOND_NS, per_class=match[3] is not None)]
 
 
 def _known_keys() -> set[str]:

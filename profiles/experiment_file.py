@@ -45,16 +45,30 @@ class ProfileChoice(Table, frozen=True, kw_only=True):
 
 
 class Load(Table, frozen=True, kw_only=True):
-    """[load]: what each boot is asked. `observed` and `closed` replay the mix at each level that production reaches,
-    a fixed list of requests each, run to completion."""
+    """[load]: what each boot is asked. Deciding windows are fixed lists of requests, run to completion.
 
-    deciding: Literal["observed", "closed"] = "observed"
+    `observed` replays recorded busy periods with their sessions and think time, `timed` the whole timeline uncut, and
+    `closed` the mix at each level that production reaches, weighted by arrivals. A load without recorded arrivals has
+    no busy periods: for it `observed` is `closed`, and the run says so.
+    """
+
+    deciding: Literal["observed", "closed", "timed"] = "observed"
     requests_per_boot: int = 400
+    idle_cap: str = "5s"  # an idle gap of `observed` is cut to this
     also: list[str] = msgspec.field(default_factory=lambda: ["single", "closed c=8 for 60s"])
-    output_length: Literal["capped", "natural", "forced"] = "capped"
-    request_timeout: str = "600s"
-    warmup_per_class: int = 2
     single_requests: int = 16  # per class, in `single` windows
+    sweep_requests: int = 32  # at each c of a sweep
+    output_length: Literal["capped", "natural", "forced"] = "capped"
+    warmup_per_class: int = 2
+    # The stages of a request, each with its own limit. A prefill of 128k tokens takes more than a minute on a GB10.
+    connect_timeout: str = "10s"
+    write_timeout: str = "120s"  # while the engine takes nothing of a body
+    first_token_timeout: str = "300s"
+    gap_timeout: str = "120s"  # between two pieces of an answer
+    request_timeout: str = "600s"  # from first to last byte
+    # When a boot is given up early: no token of any request in flight for so long, or so many failures.
+    stall_timeout: str = "300s"
+    max_error_share: float = 0.5
 
 
 class Contrast(Table, frozen=True, kw_only=True):
@@ -118,6 +132,8 @@ class BootLogRule(Table, frozen=True, kw_only=True):
     """[boot_log]: which lines of an arm's boot log count against it."""
 
     mode: Literal["no-new-vs-baseline"] = "no-new-vs-baseline"
+    patterns: str = ""  # a table of one's own beside the built-in one, tab-separated; relative to the experiment file
+    kv_tolerance: float = 0.02  # by how much the size of the KV cache may differ between boots
     allow: list[AllowedLine] = []
     on_dirty: Literal["reject", "note"] = "reject"
 
@@ -125,7 +141,14 @@ class BootLogRule(Table, frozen=True, kw_only=True):
 class Discard(Table, frozen=True, kw_only=True):
     """[discard]: faults of the surroundings, for which a boot is replaced. What the arm causes counts against it."""
 
-    when: list[str] = msgspec.field(default_factory=lambda: ["client_lag_p99_ms > 20"])
+    when: list[str] = msgspec.field(
+        default_factory=lambda: [
+            "client_lag_p99_ms > 20",
+            "schedule_lag_p99_ms > 20",
+            "thermal_throttle",
+            "foreign_load",
+        ]
+    )
     replacement_boots_max: int = 2
     show: Literal["always"] = "always"
 
@@ -137,20 +160,51 @@ class Skipped(Table, frozen=True, kw_only=True):
     reason: str
 
 
-class Engine(Table, frozen=True, kw_only=True):
-    """[engine]: what all arms share. `{host}`, `{port}` and `{model}` in argv and env are filled in per boot."""
+class Hooks(Table, frozen=True, kw_only=True):
+    """[engine.hooks]: commands of the launcher `command`, for an engine under systemd, ssh or anything else.
 
-    argv: list[str]
+    Each is an argv in which `{host}`, `{port}`, `{model}`, `{arm}`, `{log}` and `{args}` (the arm's argv, one word each)
+    are filled in. `start` returns when the engine is told to start, `stop` when it is told to stop, and `alive` exits
+    with 0 while it lives. `logs` prints the engine's output until it is stopped.
+    """
+
+    start: list[str]
+    stop: list[str]
+    alive: list[str] = []
+    logs: list[str] = []
+    wipe: list[str] = []  # empties the engine's own caches, for cache = "wipe"
+
+
+class Engine(Table, frozen=True, kw_only=True):
+    """[engine]: what all arms share. `{host}`, `{port}`, `{bind}` and `{model}` in argv, env and url are filled in."""
+
+    # process: argv here; docker, podman: argv inside `image`; command: `hooks`; external: it is up already at `url`.
+    launcher: Literal["process", "docker", "podman", "command", "external"] = "process"
+    argv: list[str] = []
     env: dict[str, str] = {}
+    image: str = ""
+    container_args: list[str] = []  # between `run` and the image, such as ["--gpus", "all", "--ipc", "host"]
+    hooks: Hooks | None = None
+    url: str = ""
     model: str = ""  # the served name; empty: the recorded one
     cwd: str = "."
     host: str = "127.0.0.1"
     port: int = 0  # 0: a free one per boot
+    api_key_env: str = ""  # name of the variable that holds the key; the key itself is never written
     ready_timeout: str = "1200s"
     stop_timeout: str = "60s"
-    # How passes are kept apart in the prefix cache (DESIGN §10.12).
-    cache_isolation: Literal["salt", "nonce", "none"] = "salt"
-    api_key_env: str = ""  # name of the variable that holds the key; the key itself is never written
+    # How passes are kept apart in the prefix cache (DESIGN §10.12). `reset` asks the engine and wants the proof.
+    cache_isolation: Literal["salt", "nonce", "reset", "none"] = "salt"
+    # Compile and kernel caches on disk, the same for all arms: `wipe` empties cache_dirs before each boot, `prewarm`
+    # boots every arm once unmeasured, `keep` leaves them as they are.
+    cache: Literal["keep", "wipe", "prewarm"] = "keep"
+    cache_dirs: list[str] = []
+    drop_page_cache: bool = False  # needs root
+    cool_down_c: float | None = None  # wait before a boot until the hottest GPU is no warmer
+    cool_down_timeout: str = "600s"
+    min_available_gib: float = 1.0  # below this the engine is stopped, before the host freezes
+    memory_tolerance_gib: float = 2.0  # what may be missing of MemAvailable after a stop
+    log_limit_mib: int = 1024  # an engine that prints more is stopped
 
 
 class ArmTable(Table, frozen=True, kw_only=True):
@@ -162,6 +216,13 @@ class ArmTable(Table, frozen=True, kw_only=True):
     args: list[str] = []
     argv: list[str] = []  # replaces the whole command line
     env: dict[str, str] = {}
+    image: str = ""
+    container_args: list[str] = []  # added to the engine's
+    cwd: str = ""
+    url: str = ""  # of the launcher `external`
+    port: int | None = None
+    ready_timeout: str = ""
+    stop_timeout: str = ""
     changes: list[Literal["prefix_cache", "output"]] = []
     note: str = ""
 
@@ -200,15 +261,24 @@ class Arm:
     extends: str | None
     changes: frozenset[str]
     note: str = ""
+    image: str = ""
+    container_args: tuple[str, ...] = ()
+    cwd: str = "."  # from the experiment file
+    url: str = ""
+    port: int = 0
+    ready_timeout: str = "1200s"
+    stop_timeout: str = "60s"
 
 
 @dataclass(frozen=True, slots=True)
 class AlsoWindow:
-    """An advisory window: `single` runs each class alone at c = 1, `closed` holds c for a time."""
+    """An advisory window: `single` runs each class alone at c = 1, `closed` holds c for a time, `sweep` plays a list at
+    c. With `per_class` a closed window is one per class."""
 
-    kind: Literal["single", "closed"]
+    kind: Literal["single", "closed", "sweep"]
     c: int
     limit_ns: int | None
+    per_class: bool = False
 
 
 @dataclass(frozen=True, slots=True)

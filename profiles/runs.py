@@ -9,6 +9,7 @@
         engine.log         the engine's output from its first byte
         outcomes.jsonl     one `Outcome` per request, appended as each one ends
         metrics-NN.prom    /metrics after window NN; 00 is before the first one
+        telemetry.jsonl    `Telemetry`, a line a second: clocks, power, temperature, memory, our own lag
 
 Only manifest.json and a boot's own boot.json are ever rewritten, atomically. A run that was stopped goes on at the
 next boot: what a boot without boot.json holds is kept and not used.
@@ -35,6 +36,7 @@ BOOTS: Final = "boots"
 BOOT: Final = "boot.json"
 LOG: Final = "engine.log"
 OUTCOMES: Final = "outcomes.jsonl"
+TELEMETRY: Final = "telemetry.jsonl"
 
 # The second copy of the baseline. A dot cannot stand in an arm's name, so the two never collide.
 AA_SUFFIX: Final = ".aa"
@@ -45,23 +47,56 @@ FAILED: Final = "failed"  # the arm caused it: it died, hung or would not boot; 
 DISCARDED: Final = "discarded"  # the surroundings caused it; replaced, visibly
 
 
-class WindowFacts(Record, frozen=True, kw_only=True):
-    """One window of a boot: a fixed list of requests at one concurrency, or a limited time."""
+class LagFacts(Record, frozen=True, kw_only=True):
+    """How late the client's own event loop was."""
 
-    name: str  # closed-c2, single-code, closed-c8
-    kind: str  # closed, single
-    c: int
+    p50_ns: int
+    p99_ns: int
+    max_ns: int
+    samples: int
+
+
+class ScheduleLag(Record, frozen=True, kw_only=True):
+    """How late requests were sent: send_started_ns − due_ns, absolute. Written by `replay.doubt`."""
+
+    p50_ns: int
+    p99_ns: int
+    max_ns: int
+    late_share: float  # of the requests, those more than 10 ms late
+    slope: float | None = None  # ns of lag gained per ns of window; None with fewer than 10 requests
+    requests: int
+
+
+class WindowFacts(Record, frozen=True, kw_only=True):
+    """One window of a boot: a fixed list of requests, or a limited time."""
+
+    name: str  # observed, timed, closed-c2, single-code, sweep-c4, closed-c8-for-60s
+    kind: str  # observed, timed, closed, single, sweep
+    c: int  # 0 where it follows the recorded arrivals
     deciding: bool
-    workload: str | None = None  # the class of a `single` window
+    workload: str | None = None  # the class of a window that plays one class
     limit_ns: int | None = None
     started_ns: int
     ended_ns: int
     requests: int  # how many were sent
+    # Start and drain cut off: from when all slots were first busy to when one first found nothing more to send.
+    steady_from_ns: int | None = None
+    steady_to_ns: int | None = None
     output_tokens: int = 0  # of the requests that ended well inside the window, by usage
+    prompt_tokens: int | None = None  # by usage; None where a request did not say
+    cached_tokens: int | None = None
     # Counter deltas around the window, by the metric's own name; None: the engine has no /metrics.
     counters: dict[str, float] | None = None
     # Why the counters cannot be used (a restart, an engine that never went idle).
     counters_void: str | None = None
+    server_ttft_ns: int | None = None  # mean by the engine's own histogram: a cross-check only
+    # How far the result can be trusted.
+    schedule_lag: ScheduleLag | None = None
+    loop_lag: LagFacts | None = None
+    in_flight_mean: float | None = None  # over the steady part, weighted by time; the plan is c
+    arrivals_at: dict[str, int] = {}  # requests by the concurrency that they met with themselves, as sent
+    invalid: str | None = None  # why the client would shape this result; None: within the stated limits
+    stopped_early: str | None = None  # a stall, too many errors
 
 
 class LogFinding(Record, frozen=True, kw_only=True):
@@ -76,13 +111,27 @@ class LogFinding(Record, frozen=True, kw_only=True):
     fields: list[str] = []  # what the pattern captured, the first time
 
 
-class LagFacts(Record, frozen=True, kw_only=True):
-    """How late the client's own event loop was during the deciding windows."""
+class Step(Record, frozen=True, kw_only=True):
+    """A step of the cold-boot protocol: what was done, how long it took, and by what it is proved."""
 
-    p50_ns: int
-    p99_ns: int
-    max_ns: int
-    samples: int
+    name: str  # port_free, caches, page_cache, cool_down, spawn, ready, identity, warm_up, isolation, stop, memory
+    began_ns: int
+    ended_ns: int
+    proof: str | None = None  # what was seen, in words; None: not proved
+    facts: dict[str, Any] = {}
+
+
+class Telemetry(Record, frozen=True, kw_only=True, omit_defaults=True):
+    """The machine at one instant. A sensor that is absent is null."""
+
+    at_ns: int
+    gpus: list[dict[str, Any]] = []  # clock_mhz, clock_max_mhz, power_w, temperature_c, utilisation, throttle
+    mem_available_bytes: int | None = None
+    swap_used_bytes: int | None = None
+    cpu_busy: float | None = None  # share of all cores since the last line
+    others_busy: float | None = None  # cores used by processes that are neither ours nor the engine's
+    engine_rss_bytes: int | None = None
+    loop_lag_ns: int | None = None
 
 
 class BootFacts(Record, frozen=True, kw_only=True):
@@ -96,6 +145,15 @@ class BootFacts(Record, frozen=True, kw_only=True):
     attempt: int = 1
     status: str
     reason: str | None = None  # why it failed or was discarded
+    # The same in one word: died_in_boot, hung_in_boot, refused, died, restarted, stalled, errors, memory, log_flood, twin,
+    # not_stopped, ... (`replay.diagnosis`).
+    diagnosis: str | None = None
+    launcher: str = "process"
+    cold: bool = True  # False: an engine that was up already
+    pilot: bool = False  # booted to warm caches or to find the warm-up; never measured
+    boot_id: str | None = None  # of the host: it changes when the machine was restarted
+    steps: list[Step] = []
+    identity: dict[str, Any] = {}  # what is known of this very process or container
     argv: list[str]
     wall_ns: int
     mono_ns: int  # the anchor: both clocks read together
