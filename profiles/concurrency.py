@@ -21,7 +21,7 @@ Rules, each with an edge case in the tests:
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from profiles.captures import Interval
@@ -123,6 +123,18 @@ def measure(intervals: Sequence[Interval], windows: Sequence[Window]) -> Concurr
     order = np.argsort(start_ns, kind="stable")
     nobody = np.full(len(stays), -1, dtype=np.int32)
     return sweep(Stays(start_ns[order], end_ns[order], nobody, (), union(windows), None))
+
+
+def compare_arrivals(achieved: Mapping[int, int], recorded: Mapping[int, int]) -> float | None:
+    """Total variation between two histograms of arrivals: half the sum of the differences of their shares.
+
+    0 where they have the same shape, 1 where they share no level; None where one of them is empty.
+    """
+    one, other = sum(achieved.values()), sum(recorded.values())
+    if not one or not other:
+        return None
+    levels = {*achieved, *recorded}
+    return sum(abs(achieved.get(c, 0) / one - recorded.get(c, 0) / other) for c in levels) / 2
 
 
 def union(windows: Iterable[Window]) -> list[Window]:

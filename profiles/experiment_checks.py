@@ -52,12 +52,16 @@ def _check_load(experiment: Experiment, refuse: Refuse) -> None:
     file = experiment.file
     if file.load.requests_per_boot < 1:
         raise refuse("load.requests_per_boot", "must be at least 1")
-    if file.load.warmup_per_class < 0:
-        raise refuse("load.warmup_per_class", "must not be negative")
+    for name in ("warmup_per_class", "warmup_rounds", "single_requests", "sweep_requests"):
+        if getattr(file.load, name) < 0:
+            raise refuse(f"load.{name}", "must not be negative")
+    if not 0 < file.load.max_error_share <= 1:
+        raise refuse("load.max_error_share", "must be above 0 and at most 1")
     if not 0 < file.profile.operating_point.cover <= 1:
         raise refuse("profile.operating_point", "cover must be above 0 and at most 1")
     _check_point(experiment, refuse)
-    durations = {"load.request_timeout": file.load.request_timeout}
+    named = ("connect_timeout", "write_timeout", "first_token_timeout", "gap_timeout", "request_timeout", "stall_timeout")
+    durations = {f"load.{name}": getattr(file.load, name) for name in (*named, "idle_cap")}
     if file.engine is not None:
         durations["engine.ready_timeout"] = file.engine.ready_timeout
         durations["engine.stop_timeout"] = file.engine.stop_timeout
@@ -92,7 +96,8 @@ def _check_design(experiment: Experiment, refuse: Refuse) -> None:
         raise refuse("design.looks", f"must rise and end with the number of blocks, {file.design.blocks}")
     for entry in file.discard.when:
         if discard_condition(entry) is None:
-            known = '"thermal_throttle", "foreign_load" or "client_lag_p99_ms > 20"'
+            words = ", ".join(f'"{word}"' for word in DISCARD_WORDS)
+            known = f'{words}, "client_lag_p99_ms > 20" or "schedule_lag_p99_ms > 20"'
             raise refuse("discard.when", f"{entry!r} is unknown; write {known}")
 
 
@@ -144,15 +149,17 @@ def _check_guard(experiment: Experiment, guard: GuardRule, refuse: Refuse) -> No
         raise refuse(f"nothing measures c = {parts['c']}", f'Add "closed c={parts["c"]} for 60s" to load.also.')
 
 
-_LAG_LIMIT = re.compile(r"client_lag_p99_ms\s*>\s*(\d+(?:\.\d+)?)")
+_LAG_LIMIT = re.compile(r"((?:client|schedule)_lag_p99_ms)\s*>\s*(\d+(?:\.\d+)?)")
+DISCARD_WORDS = ("invalid_window", "thermal_throttle", "foreign_load")
 
 
 def discard_condition(entry: str) -> tuple[str, float | None] | None:
-    """A discard condition as (name, limit): the limit of `client_lag_p99_ms` in ms. None for an unknown one."""
-    if entry in ("thermal_throttle", "foreign_load"):
+    """A discard condition as (name, limit): the limit of `client_lag_p99_ms` and `schedule_lag_p99_ms` in ms. None for
+    an unknown one."""
+    if entry in DISCARD_WORDS:
         return entry, None
     match = _LAG_LIMIT.fullmatch(entry)
-    return None if match is None else ("client_lag_p99_ms", float(match[1]))
+    return None if match is None else (match[1], float(match[2]))
 
 
 @dataclass(frozen=True, slots=True)

@@ -60,6 +60,7 @@ class Load(Table, frozen=True, kw_only=True):
     sweep_requests: int = 32  # at each c of a sweep
     output_length: Literal["capped", "natural", "forced"] = "capped"
     warmup_per_class: int = 2
+    warmup_rounds: int = 0  # 0: found by a pilot boot of the baseline, then the same for every boot
     # The stages of a request, each with its own limit. A prefill of 128k tokens takes more than a minute on a GB10.
     connect_timeout: str = "10s"
     write_timeout: str = "120s"  # while the engine takes nothing of a body
@@ -144,7 +145,7 @@ class Discard(Table, frozen=True, kw_only=True):
     when: list[str] = msgspec.field(
         default_factory=lambda: [
             "client_lag_p99_ms > 20",
-            "schedule_lag_p99_ms > 20",
+            "invalid_window",
             "thermal_throttle",
             "foreign_load",
         ]

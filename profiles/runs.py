@@ -11,6 +11,8 @@
         metrics-NN.prom    /metrics after window NN; 00 is before the first one
         telemetry.jsonl    `Telemetry`, a line a second: clocks, power, temperature, memory, our own lag
 
+      pilots/ARM/          the same for a boot that warms caches or finds the warm-up; never measured
+
 Only manifest.json and a boot's own boot.json are ever rewritten, atomically. A run that was stopped goes on at the
 next boot: what a boot without boot.json holds is kept and not used.
 """
@@ -33,6 +35,7 @@ MANIFEST: Final = "manifest.json"
 RULE: Final = "experiment.toml"
 EVENTS: Final = "events.jsonl"
 BOOTS: Final = "boots"
+PILOTS: Final = "pilots"
 BOOT: Final = "boot.json"
 LOG: Final = "engine.log"
 OUTCOMES: Final = "outcomes.jsonl"
@@ -108,6 +111,7 @@ class LogFinding(Record, frozen=True, kw_only=True):
     count: int = 1
     line: int = 0  # of engine.log, the first time
     while_serving: bool = False  # it came after the engine was ready
+    window: str | None = None  # it came while this window or the warm-up ran
     fields: list[str] = []  # what the pattern captured, the first time
 
 
@@ -125,11 +129,13 @@ class Telemetry(Record, frozen=True, kw_only=True, omit_defaults=True):
     """The machine at one instant. A sensor that is absent is null."""
 
     at_ns: int
-    gpus: list[dict[str, Any]] = []  # clock_mhz, clock_max_mhz, power_w, temperature_c, utilisation, throttle
+    gpus: list[dict[str, Any]] = []  # index, clock_mhz, clock_max_mhz, power_w, temperature_c, utilisation, ...
     mem_available_bytes: int | None = None
     swap_used_bytes: int | None = None
     cpu_busy: float | None = None  # share of all cores since the last line
     others_busy: float | None = None  # cores used by processes that are neither ours nor the engine's
+    others: list[str] = []  # the busiest of them, while they are busy
+    gpu_strangers: list[str] | None = None  # compute processes on a GPU that are not the engine's; null: not known
     engine_rss_bytes: int | None = None
     loop_lag_ns: int | None = None
 
@@ -168,6 +174,9 @@ class BootFacts(Record, frozen=True, kw_only=True):
     model: str | None = None
     engine_version: str | None = None
     findings: list[LogFinding] = []
+    selection: dict[str, Any] = {}  # what the engine chose and measured in its boot: keys in `profiles.selection`
+    compile_cache: str | None = None  # cold, warm, mixed; None: nothing was compiled, or the log does not say
+    kv_tokens: int | None = None
     windows: list[WindowFacts] = []
     lag: LagFacts | None = None
     override: dict[str, Any] = {}  # what was changed in every recorded body, such as model, cache_salt

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from replay.experiment import Plan
+    from replay.plan import Plan
     from replay.rundir import RunFolder
 
 INTERRUPTED_EXIT = 130
@@ -33,19 +33,13 @@ def replay(context: click.Context, experiment: Path, out: Path, resume: bool) ->
     from profiles.experiment import load_experiment
     from profiles.profile import read_profile
     from replay.clock import SystemClock
-    from replay.experiment import plan_run
+    from replay.plan import plan_run
 
     clock = SystemClock()
     loaded = load_experiment(experiment)
     plan = plan_run(loaded, read_profile(loaded.profile_path), clock)
-    point = plan.manifest["operating_point"]
-    if point["left_out"]:
-        levels = ", ".join(f"c = {level}" for level in point["left_out"])
-        click.echo(
-            f"Warning: {levels} left out, too few requests per boot to hold it; the levels that decide hold "
-            f"{100 * point['reached']:.0f} % of the arrivals. Raise load.requests_per_boot to measure more.",
-            err=True,
-        )
+    for sentence in plan.notes:
+        click.echo(f"Note: {sentence}", err=True)
     failures = _run(plan, out, resume, context)
     for sentence in failures:
         click.echo(f"An arm failed and counts as rejected. {sentence}", err=True)
@@ -63,13 +57,14 @@ def _run(plan: "Plan", out: Path, resume: bool, context: click.Context) -> list[
     from replay.experiment import run_experiment, take_up
     from replay.progress import Progress
     from replay.rundir import RunFolder
+    from replay.surroundings import boot_id
 
     clock = SystemClock()
 
     async def open_run() -> "RunFolder":
         if resume and (out / MANIFEST).exists():
             run = await take_up(out, plan, clock)
-            run.event("run_resumed")
+            run.event("run_resumed", boot_id=boot_id())
             return run
         run = RunFolder.create(out, clock, plan.manifest, plan.experiment.path.read_bytes())
         run.event("rule_fixed", rule_sha256=plan.experiment.bytes_sha256)

@@ -5,189 +5,19 @@ again: one dead boot already rejects it, and machine time is the user's cost. If
 compare with, and the run stops.
 """
 
-import os
-import platform
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from profiles.errors import EngineFailed, FirsttokenError, RuleError, RunInvalid, UsageError
-from profiles.experiment import Arm, Experiment, check_against_profile, load_facts
-from profiles.files import read_document, tool_version
-from profiles.measurable import NO_CONCURRENCY
-from profiles.profile import Profile, ProfileRow
-from profiles.runs import AA_SUFFIX, DISCARDED, DONE, FAILED, FORMAT, MANIFEST, VERSION, BootFacts
-from profiles.toml_lines import line_of
-from replay.bodies import Override
-from replay.boot import Load, Place, run_boot
+from profiles.errors import EngineFailed, FirsttokenError, RunInvalid, UsageError
+from profiles.files import read_document
+from profiles.runs import DISCARDED, DONE, FAILED, FORMAT, MANIFEST, VERSION, BootFacts
+from replay.boot import Bench, Place, run_boot
 from replay.clock import Clock
-from replay.engine import find_program, stop_leftover
+from replay.engines import stop_leftover
+from replay.plan import Plan
 from replay.rundir import RunFolder
-from replay.schedule import order_of_boots, plan_windows, replayable
-
-
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """A run before its first boot: everything that is fixed."""
-
-    experiment: Experiment
-    load: Load
-    arms: dict[str, Arm]  # by the name under which they boot, the second baseline copy too
-    order: list[list[str]]
-    manifest: dict[str, Any]
-
-
-def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
-    """Check the experiment against its profile and fix the run. Raises RuleError or UsageError; starts nothing."""
-    file = experiment.file
-    if file.engine is None or not experiment.arms:
-        raise RuleError(experiment.path, "engine", "there is nothing to boot: [engine] argv and [[arm]] are needed")
-    synthetic = bool(profile.manifest.get("synthetic"))
-    measured = None if NO_CONCURRENCY in profile.manifest["not_measurable"] else profile.concurrency()
-    load = load_facts(experiment, measured=measured, synthetic=synthetic)
-    content = str(profile.manifest["content"])
-    not_measurable = [str(name) for name in profile.manifest["not_measurable"]]
-    check_against_profile(
-        experiment,
-        load=load,
-        content=content,
-        not_measurable=not_measurable,
-    )
-    _check_programs(experiment)
-    rows = profile.rows()
-    usable = replayable(rows)
-    if not usable:
-        raise UsageError(
-            f"{profile.path}: no request of this profile can be replayed",
-            "A replay needs chat or completions requests that ended well, recorded with --bodies full.",
-        )
-    point = load.point
-    windows = plan_windows(experiment, rows, point.weights, file.design.seed)
-    decided = {window.c: len(window.picks) for window in windows if window.deciding}
-    override = Override(
-        model=file.engine.model or None,
-        cache_isolation=file.engine.cache_isolation,
-        output_length=file.load.output_length,
-    )
-    asked = Load(windows, profile.bodies(), _warmup_rows(usable, file.load.warmup_per_class), override)
-    baseline = experiment.baseline
-    aa = baseline.name + AA_SUFFIX
-    arms = {arm.name: arm for arm in experiment.arms} | {aa: replace(baseline, name=aa)}
-    order = order_of_boots(list(arms), file.design.blocks, file.design.seed)
-    manifest: dict[str, Any] = {
-        "format": FORMAT,
-        "version": VERSION,
-        "tool": tool_version(),
-        "wall_ns": clock.wall_ns(),
-        "mono_ns": clock.now_ns(),
-        "rule": {
-            "id": file.rule.id,
-            "question": file.rule.question,
-            "bytes_sha256": experiment.bytes_sha256,
-            "semantic_sha256": experiment.semantic_sha256,
-        },
-        "profile": {
-            "path": str(profile.path),
-            "sha256": profile.sha256,
-            "requests": len(rows),
-            "replayable": len(usable),
-            "observed_ns": load.observed_ns,
-            "arrivals_at": {str(c): count for c, count in sorted(load.arrivals_at.items())},
-            "content": content,
-            "synthetic": synthetic,
-            "source": profile.manifest.get("source", {}),
-            "not_measurable": not_measurable,
-        },
-        "operating_point": {
-            "levels": list(decided),
-            "weights": {str(c): count / sum(decided.values()) for c, count in decided.items()},
-            # Levels that the point covers and that too few requests could have held.
-            "reached": sum(point.weights.get(c, 0.0) for c in decided) * point.reached,
-            "left_out": {str(c): weight for c, weight in point.weights.items() if c not in decided},
-            "cover": point.cover,
-            "max": load.max,
-            "basis": file.profile.operating_point.basis,
-            "reason": file.profile.operating_point.reason,
-        },
-        "baseline": baseline.name,
-        "aa": aa,
-        "arms": [
-            {
-                "name": arm.name,
-                "argv": list(arm.argv),
-                "extends": arm.extends,
-                "changes": sorted(arm.changes),
-                "note": arm.note,
-            }
-            for arm in experiment.arms
-        ],
-        "skipped": [{"arm": item.arm, "reason": item.reason} for item in file.skipped],
-        "blocks": file.design.blocks,
-        "order": order,
-        "windows": [
-            {
-                "name": window.name,
-                "kind": window.kind,
-                "c": window.c,
-                "deciding": window.deciding,
-                "workload": window.workload,
-                "limit_ns": window.limit_ns,
-                "requests": len(window.picks),
-            }
-            for window in windows
-        ],
-        "seed": file.design.seed,
-        "environment": describe_environment(),
-    }
-    return Plan(experiment, asked, arms, order, manifest)
-
-
-def describe_environment() -> dict[str, Any]:
-    """The machine, as far as it bears on a comparison. No host name, no user."""
-    return {
-        "python": platform.python_version(),
-        "system": platform.system(),
-        "kernel": platform.release(),
-        "machine": platform.machine(),
-        "cpus": os.cpu_count(),
-        "boot_id": _boot_id(),
-    }
-
-
-def _boot_id() -> str | None:
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text().strip()
-    except OSError:
-        return None
-
-
-def _check_programs(experiment: Experiment) -> None:
-    engine = experiment.file.engine
-    assert engine is not None
-    cwd = experiment.path.parent / engine.cwd
-    if not cwd.is_dir():
-        raise RuleError(experiment.path, "engine.cwd", f"{engine.cwd!r} is not a directory")
-    for arm in experiment.arms:
-        if find_program(arm.argv[0], cwd) is None:
-            inherited = not any(table.name == arm.name and table.argv for table in experiment.file.arm)
-            key = "engine.argv" if inherited and arm.argv[0] == engine.argv[0] else f"arm {arm.name}"
-            raise RuleError(
-                experiment.path,
-                key,
-                f"the command {arm.argv[0]!r} does not exist or may not be run",
-                line=line_of(experiment.path.read_text(encoding="utf-8"), key),
-                hint="Give a program on PATH, or a path from engine.cwd.",
-            )
-
-
-def _warmup_rows(usable: Sequence[ProfileRow], per_class: int) -> list[ProfileRow]:
-    """The longest and then the next requests of each class: what will be measured, at its widest. At least one row."""
-    by_class: dict[str, list[ProfileRow]] = {}
-    for row in sorted(usable, key=lambda row: -(row.prompt_tokens or 0)):
-        by_class.setdefault(row.workload, []).append(row)
-    chosen = [row for name in sorted(by_class) for row in by_class[name][:per_class]]
-    return chosen or [usable[0]]
+from replay.surroundings import boot_id
 
 
 async def run_experiment(plan: Plan, run: RunFolder, clock: Clock, note: Callable[..., None]) -> list[str]:
@@ -201,7 +31,10 @@ async def run_experiment(plan: Plan, run: RunFolder, clock: Clock, note: Callabl
         run.event(event, **fields)
         note(event, **fields)
 
+    bench = Bench(plan.experiment, plan.load, plan.patterns, str(run.manifest["run_id"]), clock)
     done = run.done()
+    if len(done) < sum(map(len, plan.order)):
+        await _fix_warm_up(plan, bench, run, tell)
     ended = run.boots()
     copies = (plan.manifest["baseline"], plan.manifest["aa"])
     # A baseline that failed is tried again: the run needs it.
@@ -216,7 +49,7 @@ async def run_experiment(plan: Plan, run: RunFolder, clock: Clock, note: Callabl
                         f"{name}: {spoilt[name]} boots were discarded, the rule allows {allowed} replacements",
                         f"The surroundings are too noisy to measure: see {run.path / 'events.jsonl'}.",
                     )
-                facts = await _boot_once(plan, run, clock, tell, Place(block, slot, name))
+                facts = await _boot_once(plan, bench, run, tell, Place(block, slot, name))
                 if facts.status == DONE:
                     done[block, name] = facts
                 elif facts.status == DISCARDED:
@@ -234,20 +67,46 @@ async def run_experiment(plan: Plan, run: RunFolder, clock: Clock, note: Callabl
     return [f"{name}: {facts.reason}" for name, facts in failed.items()]
 
 
-async def _boot_once(plan: Plan, run: RunFolder, clock: Clock, tell: Callable[..., None], place: Place) -> BootFacts:
+async def _fix_warm_up(plan: Plan, bench: Bench, run: RunFolder, tell: Callable[..., None]) -> None:
+    """Find how many rounds of warm-up every boot gets, once per run, and warm the caches of all arms if that is the
+    policy. An arm whose pilot fails is booted all the same: its failure has to be a boot that counts."""
+    file = plan.experiment.file
+    assert file.engine is not None
+    fixed = run.last_event("warm_up_fixed")
+    bench.warmup_rounds = int(fixed["rounds"]) if fixed is not None else file.load.warmup_rounds
+    baseline = plan.manifest["baseline"]
+    if not bench.warmup_rounds:
+        facts = run.pilots().get(baseline) or await _boot_once(plan, bench, run, tell, Place(0, 0, baseline))
+        if facts.status != DONE:
+            raise EngineFailed(
+                f"{baseline}: {facts.reason}",
+                "This was a pilot boot of the baseline, which fixes the length of the warm-up.",
+            )
+        (step,) = [step for step in facts.steps if step.name == "warm_up"]
+        bench.warmup_rounds = int(step.facts["rounds"])
+    if fixed is None:
+        tell("warm_up_fixed", rounds=bench.warmup_rounds, pilot=not file.load.warmup_rounds)
+    if file.engine.cache == "prewarm":
+        for arm in plan.experiment.arms:
+            if arm.name not in run.pilots():
+                await _boot_once(plan, bench, run, tell, Place(0, 0, arm.name))
+
+
+async def _boot_once(plan: Plan, bench: Bench, run: RunFolder, tell: Callable[..., None], place: Place) -> BootFacts:
+    kind = "pilot" if place.pilot else "boot"
     where = {"arm": place.name, "block": place.block, "slot": place.slot}
-    folder = run.boot(place.block, place.slot, place.name)
-    tell("boot_started", **where, folder=folder.path.name)
+    folder = run.pilot(place.name) if place.pilot else run.boot(place.block, place.slot, place.name)
+    tell(f"{kind}_started", **where, folder=folder.path.name)
 
     def note(event: str, **fields: Any) -> None:
-        tell(event, **where, **fields)
+        tell(event.replace("boot_", f"{kind}_"), **where, **fields)
 
     try:
-        facts = await run_boot(plan.experiment, plan.arms[place.name], place, plan.load, folder, clock, note)
+        facts = await run_boot(bench, plan.arms[place.name], place, folder, note)
     except BaseException as error:
-        tell("boot_interrupted", **where, reason=type(error).__name__)
+        tell(f"{kind}_interrupted", **where, reason=type(error).__name__)
         raise
-    tell(f"boot_{facts.status}", **where, reason=facts.reason)
+    tell(f"{kind}_{facts.status}", **where, reason=facts.reason)
     return facts
 
 
@@ -261,10 +120,15 @@ async def take_up(path: Path, plan: Plan, clock: Clock) -> RunFolder:
         )
     if manifest["profile"]["sha256"] != plan.manifest["profile"]["sha256"]:
         raise UsageError(f"{plan.manifest['profile']['path']}: the profile has changed since this run's first boot")
+    if manifest.get("log_patterns_sha256") != plan.manifest["log_patterns_sha256"]:
+        raise UsageError("the table of boot-log lines has changed since this run's first boot", "Start a new run.")
     if manifest["order"] != plan.order:
         raise FirsttokenError(f"{path}: the order of its boots is not the one this version makes", "Start a new run.")
     run = RunFolder.resume(path, clock)
-    for pid, started_at in run.leftovers():
-        if await stop_leftover(pid, started_at, clock):
-            run.event("leftover_stopped", pid=pid)
+    if run.host_restarted(boot_id()):
+        # Nothing of that boot can be alive, and what it measured was cut: it is made again.
+        run.event("interrupted_by_reboot", boots=[folder.name for folder in run.interrupted()])
+    for identity in run.leftovers():
+        if await stop_leftover(identity, clock):
+            run.event("leftover_stopped", **identity)
     return run

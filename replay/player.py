@@ -1,49 +1,302 @@
-"""Play one window: c slots against the closed loop, each outcome handed on the moment it ends.
+"""Play one window: slots of the client against the schedule, each outcome handed on the moment it ends.
 
-The loop's own lateness is measured beside it, because a client that is late makes every engine look slow.
+1. `play_window`   a closed loop, or the recorded pace, with its early stops and its doubt
+2. `play_closed`   the bare closed loop, for warm-up
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
 
 import httpx
-import numpy as np
 
-from profiles.records import OK, Outcome, token_instants_ns
-from profiles.runs import LagFacts
-from profiles.units import MILLISECOND_NS
-from replay.client import Planned, Slot
+from profiles.records import CANCELLED, CLIENT, OK, TIMEOUT, Outcome, ResponseFacts, token_instants_ns
+from profiles.runs import LagFacts, ScheduleLag
+from profiles.units import MILLISECOND_NS, SECOND_NS, format_duration, format_percent
+from replay import doubt
+from replay.client import MEASURED_TO_C, Planned, Slot
 from replay.clock import Clock
-from replay.schedule import ClosedLoop
+from replay.loop_lag import LoopLag
+from replay.schedule import ClosedLoop, Window
+from replay.slots import Ahead, Silence, SlotPool
+from replay.timeline import Pace
 
-LAG_PROBE_NS = 10 * MILLISECOND_NS
+# A request is prepared, and has its connection, so long before it is due.
+AHEAD_NS = 100 * MILLISECOND_NS
+# Errors before this many requests ended are no share yet.
+ERRORS_NEED = 20
+# A dead engine is noticed so soon, also where nothing is due for long.
+LOOK_EVERY_NS = 5 * SECOND_NS
 
 
 @dataclass(slots=True)
-class LoopLag:
-    """Lateness of the event loop, sampled every 10 ms against absolute deadlines."""
+class Played:
+    """A window that has been played, with its own doubt."""
 
-    clock: Clock
-    samples_ns: list[int] = field(default_factory=list)
+    outcomes: list[Outcome]
+    started_ns: int
+    ended_ns: int
+    # From when all slots were first busy to when one first found nothing more to send; the whole of a recorded pace.
+    steady_from_ns: int | None = None
+    steady_to_ns: int | None = None
+    schedule_lag: ScheduleLag | None = None
+    loop_lag: LagFacts | None = None
+    in_flight_mean: float | None = None  # over the steady part
+    arrivals_at: dict[int, int] = field(default_factory=dict)
+    stopped_early: str | None = None
+    stalled: bool = False
+    invalid: str | None = None
 
-    async def watch(self) -> None:
-        """Sample until cancelled."""
-        due_ns = self.clock.now_ns()
+
+async def play_window(
+    window: Window,
+    planned: Callable[[int], Planned],
+    pool: SlotPool,
+    clock: Clock,
+    on_outcome: Callable[[Outcome], None],
+    *,
+    stall_ns: int,
+    max_error_share: float,
+    alive: Callable[[], bool] = lambda: True,
+) -> Played:
+    """Play a window to its end, or until the engine is dead, stalls or fails too often; what has started runs to its
+    end, unless it is a stall that cuts it.
+
+    `planned(index)` gives the request of an index. If the window is cancelled, `on_outcome` still hears of those in
+    flight, as cancelled.
+    """
+    play = _Play(window, planned, pool, clock, on_outcome, stall_ns, max_error_share, alive)
+    return await play.run()
+
+
+class _Play:
+    """One window while it is played."""
+
+    def __init__(
+        self,
+        window: Window,
+        planned: Callable[[int], Planned],
+        pool: SlotPool,
+        clock: Clock,
+        on_outcome: Callable[[Outcome], None],
+        stall_ns: int,
+        max_error_share: float,
+        alive: Callable[[], bool],
+    ) -> None:
+        self.window, self.planned, self.pool, self.clock = window, planned, pool, clock
+        self.on_outcome, self.alive = on_outcome, alive
+        self.stall_ns, self.max_error_share = stall_ns, max_error_share
+        self.outcomes: list[Outcome] = []
+        self.failed = 0
+        self.busy: dict[Slot, int | None] = {}  # the first progress that was seen of each, which is its send start
+        self.silence = Silence()
+        self.lag = LoopLag(clock)
+        self.changed = asyncio.Event()  # something ended, or there is a reason to stop
+        self.stopped: str | None = None
+        self.stalled = False
+
+    async def run(self) -> Played:
+        self.lag.pause()
+        watchers = [asyncio.ensure_future(self.lag.watch()), asyncio.ensure_future(self._watch())]
+        try:
+            played = await (self._closed() if self.window.starts is None else self._at_recorded_pace())
+        except BaseExceptionGroup as group:
+            raise _first_of(group) from None
+        finally:
+            for watcher in watchers:
+                watcher.cancel()
+            ended = await asyncio.gather(*watchers, return_exceptions=True)
+        for problem in ended:
+            if isinstance(problem, Exception):
+                raise problem
+        return self._doubted(played)
+
+    def _doubted(self, played: Played) -> Played:
+        played.stopped_early, played.stalled = self.stopped, self.stalled
+        played.schedule_lag = doubt.schedule_lag(self.outcomes)
+        played.loop_lag = self.lag.facts()
+        steady = (played.steady_from_ns, played.steady_to_ns)
+        played.in_flight_mean = doubt.in_flight_mean(self.outcomes, *steady)
+        played.arrivals_at = doubt.arrivals_at(self.outcomes)
+        played.invalid = doubt.why_invalid(
+            c=self.window.c,
+            loop_lag=played.loop_lag,
+            lag=played.schedule_lag,
+            in_flight=played.in_flight_mean,
+            steady_requests=doubt.started_within(self.outcomes, *steady),
+            measured_to_c=MEASURED_TO_C,
+            planned_peak=self.window.widest,
+        )
+        return played
+
+    def _goes_on(self) -> bool:
+        return self.stopped is None and self.alive()
+
+    async def _closed(self) -> Played:
+        """c slots, each sends the next request as soon as it is free, which is when that one was due."""
+        count, c = len(self.window.picks), self.window.c
+        loop = ClosedLoop(count, self.window.limit_ns)
+        ahead = Ahead(self.planned, c, None if self.window.limit_ns is not None else count)
+        slots = await self.pool.take(c)
+        ahead.fill()
+        started_ns = self.clock.now_ns()
+        first_ns: list[int] = []  # when each slot sent its first request
+        done_ns: list[int] = []  # when each found nothing more to send
+
+        async def work(slot: Slot) -> None:
+            free_ns = started_ns
+            sent = False
+            while self._goes_on() and (index := loop.next_index(self.clock.now_ns() - started_ns)) is not None:
+                request = replace(ahead.take(index), due_ns=free_ns)
+                # In the next turn of the loop, when this one is on its way.
+                asyncio.get_running_loop().call_soon(ahead.fill)
+                outcome = await self._send(slot, request)
+                free_ns = outcome.end_ns
+                if not sent and outcome.send_started_ns is not None:
+                    first_ns.append(outcome.send_started_ns)
+                sent = True
+            done_ns.append(self.clock.now_ns())
+
+        async with asyncio.TaskGroup() as tasks:
+            for slot in slots:
+                tasks.create_task(work(slot))
+        self.pool.give_back(*slots)
+        played = Played(self.outcomes, started_ns, self.clock.now_ns())
+        if len(first_ns) == c and max(first_ns) < min(done_ns):
+            played.steady_from_ns, played.steady_to_ns = max(first_ns), min(done_ns)
+        return played
+
+    async def _at_recorded_pace(self) -> Played:
+        """Each request when it is due, on a slot of its own; those that wait for others follow the ends of those."""
+        assert self.window.starts is not None
+        self.pool.give_back(*await self.pool.take(self.window.widest))
+        started_ns = self.clock.now_ns() + AHEAD_NS
+        pace = Pace(self.window.starts, started_ns)
+        async with asyncio.TaskGroup() as tasks:
+
+            async def send(slot: Slot, index: int, request: Planned) -> None:
+                outcome = await self._send(slot, request)
+                self.pool.give_back(slot)
+                pace.ended(index, outcome.end_ns)
+
+            async def depart(due_ns: int, indices: Sequence[int]) -> None:
+                slots = await self.pool.take(len(indices))
+                requests = [replace(self.planned(index), due_ns=due_ns) for index in indices]
+                await self.clock.sleep_until_ns(due_ns)
+                if not self._goes_on():
+                    self.pool.give_back(*slots)
+                    return
+                for slot, index, request in list(zip(slots, indices, requests, strict=True))[1:]:
+                    tasks.create_task(send(slot, index, request))
+                await send(slots[0], indices[0], requests[0])
+
+            while pace.left and self._goes_on():
+                self.changed.clear()
+                for due_ns, indices in pace.take(self.clock.now_ns() + AHEAD_NS):
+                    tasks.create_task(depart(due_ns, indices))
+                next_ns = pace.next_due_ns()
+                if pace.left:
+                    await self._until(None if next_ns is None else next_ns - AHEAD_NS)
+        ended_ns = self.clock.now_ns()
+        return Played(self.outcomes, started_ns, ended_ns, started_ns, max(started_ns, ended_ns))
+
+    async def _until(self, instant_ns: int | None) -> None:
+        """Until an instant, or until something has changed."""
+        waits: list[asyncio.Future[Any]] = [asyncio.ensure_future(self.changed.wait())]
+        if instant_ns is not None:
+            waits.append(asyncio.ensure_future(self.clock.sleep_until_ns(instant_ns)))
+        try:
+            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for wait in waits:
+                wait.cancel()
+
+    async def _send(self, slot: Slot, request: Planned) -> Outcome:
+        began_ns = self.clock.now_ns()
+        self.busy[slot] = None
+        self.silence.begin(began_ns)
+        self.lag.go_on()
+        asyncio.get_running_loop().call_soon(self._see, slot)
+        try:
+            outcome = await slot.send(request)
+        except asyncio.CancelledError:
+            self.on_outcome(_cancelled(request, began_ns, self.clock.now_ns()))
+            raise
+        finally:
+            del self.busy[slot]
+            if not self.busy:
+                self.lag.pause()
+        self._note(outcome)
+        return outcome
+
+    def _note(self, outcome: Outcome) -> None:
+        # A request that we gave up is no sign of life, but for the tokens that it had.
+        sign_ns = outcome.response.last_token_ns if outcome.outcome == TIMEOUT else outcome.end_ns
+        if sign_ns is not None:
+            self.silence.sign(sign_ns)
+        if not self.busy:
+            self.silence.rest(outcome.end_ns)
+        self.outcomes.append(outcome)
+        self.on_outcome(outcome)
+        self.failed += outcome.outcome != OK
+        ended = len(self.outcomes)
+        if self.stopped is None and ended >= ERRORS_NEED and self.failed > self.max_error_share * ended:
+            share = format_percent(self.failed / ended, 0)
+            self.stopped = f"{self.failed} of {ended} requests failed ({share})"
+        self.changed.set()
+
+    def _see(self, slot: Slot) -> None:
+        """Progress after the first that was seen is a token."""
+        if slot not in self.busy or slot.progress_ns is None:
+            return
+        first_ns = self.busy[slot]
+        if first_ns is None:
+            self.busy[slot] = slot.progress_ns
+        elif slot.progress_ns > first_ns:
+            self.silence.sign(slot.progress_ns)
+
+    async def _watch(self) -> None:
+        """Stop a window in which no request gets a token any more, or whose engine is dead."""
         while True:
-            due_ns += LAG_PROBE_NS
-            await self.clock.sleep_until_ns(due_ns)
-            late_ns = self.clock.now_ns() - due_ns
-            self.samples_ns.append(max(0, late_ns))
-            if late_ns > LAG_PROBE_NS:
-                due_ns += late_ns  # one long stall is one sample, not a burst of them
+            for slot in self.busy:
+                self._see(slot)
+            now_ns = self.clock.now_ns()
+            silent_ns = self.silence.lasted_ns(now_ns)
+            if self.busy and silent_ns >= self.stall_ns and self.stopped is None:
+                reason = (
+                    f"no token from any of {len(self.busy)} requests in flight for {format_duration(self.stall_ns)}"
+                )
+                self.stopped, self.stalled = reason, True
+                for slot in self.busy:
+                    slot.cut(reason)
+            if not self._goes_on():
+                self.changed.set()
+            left_ns = self.stall_ns - silent_ns
+            await self.clock.sleep_until_ns(now_ns + (min(left_ns, LOOK_EVERY_NS) if left_ns > 0 else LOOK_EVERY_NS))
 
-    def facts(self) -> LagFacts | None:
-        """Quantiles of the lateness, or None where nothing was sampled."""
-        if not self.samples_ns:
-            return None
-        p50, p99 = np.percentile(self.samples_ns, (50, 99))
-        return LagFacts(p50_ns=round(p50), p99_ns=round(p99), max_ns=max(self.samples_ns), samples=len(self.samples_ns))
+
+def _cancelled(request: Planned, began_ns: int, now_ns: int) -> Outcome:
+    return Outcome(
+        window=request.window,
+        c=request.c,
+        index=request.index,
+        request=request.request,
+        workload=request.workload,
+        measured=False,
+        due_ns=request.due_ns,
+        send_started_ns=began_ns,
+        end_ns=now_ns,
+        outcome=CANCELLED,
+        origin=CLIENT,
+        reason="the replay was interrupted",
+        response=ResponseFacts(),
+    )
+
+
+def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:
+    first = group.exceptions[0]
+    return _first_of(first) if isinstance(first, BaseExceptionGroup) else first
 
 
 async def play_closed(
@@ -90,7 +343,7 @@ def tokens_until(outcomes: Sequence[Outcome], deadline_ns: int) -> int:
     return round(total)
 
 
-def api_client(base_url: str) -> httpx.AsyncClient:
+def api_client(base_url: str, headers: Mapping[str, str] | None = None) -> httpx.AsyncClient:
     """A plain client for /metrics and /v1/models; never used for what is measured."""
     plain = base_url.startswith("http://")
-    return httpx.AsyncClient(base_url=base_url, trust_env=False, timeout=10, verify=not plain)
+    return httpx.AsyncClient(base_url=base_url, headers=headers, trust_env=False, timeout=10, verify=not plain)

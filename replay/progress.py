@@ -36,7 +36,9 @@ class Progress:
         """Show an event. Unknown ones are silent."""
         now_ns = self._clock.now_ns()
         place = f"[{min(self._ended + 1, self._total)}/{self._total}] block {fields.get('block')} {fields.get('arm')}"
-        if event == "boot_started":
+        if event.startswith("pilot_"):
+            self._pilot(event, fields, now_ns)
+        elif event == "boot_started":
             self._boot_started_ns = now_ns
             self._live(f"{place}: booting{self._eta(now_ns)}")
         elif event == "boot_ready":
@@ -52,8 +54,28 @@ class Progress:
             if event != "boot_discarded":  # that one will be replaced
                 self._ended += 1
             self._line(f"{place}: {word} in {took}{reason}{self._eta(now_ns)}")
+        elif event == "warm_up_fixed":
+            rounds = fields["rounds"]
+            found = ", found by the pilot" if fields["pilot"] else ""
+            self._line(f"warm-up: {rounds} round{'s' if rounds != 1 else ''} in every boot{found}")
+        elif event == "leftover_stopped":
+            self._line("an engine that an interrupted boot had left behind was stopped")
         elif event == "arm_dropped":
             self._line(f"{fields['arm']}: dropped, a boot of it failed: it will not be booted again")
+
+    def _pilot(self, event: str, fields: dict[str, Any], now_ns: int) -> None:
+        """A boot that is never measured: its time is no measure for those to come."""
+        place = f"pilot boot of {fields.get('arm')}"
+        if event == "pilot_started":
+            self._boot_started_ns = now_ns
+            self._live(f"{place}: booting")
+        elif event == "pilot_ready":
+            self._live(f"{place}: ready after {fields['seconds']:.1f} s, warming up")
+        elif event in ("pilot_done", "pilot_failed", "pilot_discarded"):
+            self._started_ns += now_ns - self._boot_started_ns
+            reason = f": {fields['reason']}" if fields.get("reason") else ""
+            took = format_duration(now_ns - self._boot_started_ns)
+            self._line(f"{place}: {event.removeprefix('pilot_')} in {took}{reason}")
 
     def _eta(self, now_ns: int) -> str:
         left = self._total - self._ended

@@ -1,10 +1,11 @@
 """RUN/ on disk. Everything is appended or written whole, so a kill leaves a run that can be read and resumed.
 
-Form: `profiles.runs`.
+The journal is synced line by line and the outcomes at the end of each window, so a power cut costs the boot that it hits
+and nothing before it. Form: `profiles.runs`.
 """
 
 import os
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,15 +34,18 @@ from profiles.runs import (
     LOG,
     MANIFEST,
     OUTCOMES,
+    PILOTS,
     RULE,
+    TELEMETRY,
     VERSION,
     BootFacts,
     boot_folder_name,
+    read_boot_facts,
     read_run,
 )
 from replay.clock import Clock
 
-ENGINE_PID = "engine.pid"
+ENGINE = "engine.json"
 
 
 class RunFolder:
@@ -50,6 +54,7 @@ class RunFolder:
     def __init__(self, path: Path, clock: Clock) -> None:
         """Takes the directory for itself until this process ends. Raises UsageError if another replay has it."""
         self.path = path
+        self.manifest: dict[str, Any] = {}
         self._clock = clock
         self._lock = lock_folder(path)
         if self._lock is None:
@@ -67,29 +72,44 @@ class RunFolder:
         run = cls(path, clock)
         write_whole(path / RULE, rule)
         write_document(path / MANIFEST, dict(manifest))
+        run.manifest = dict(manifest)
         return run
 
     @classmethod
     def resume(cls, path: Path, clock: Clock) -> "RunFolder":
         """Take up a run: cut what a kill tore."""
         run = cls(path, clock)  # first: whoever writes to it now is no leftover
-        for journal in (path / EVENTS, *(path / BOOTS).glob(f"*/{OUTCOMES}")):
+        journals = [path / EVENTS, *path.glob(f"*/*/{OUTCOMES}"), *path.glob(f"*/*/{TELEMETRY}")]
+        for journal in journals:
             cut_torn_line(journal)
+        run.manifest = read_document(path / MANIFEST, FORMAT, (VERSION,))
         return run
 
     def event(self, event: str, **fields: Any) -> None:
         """Append one event with its instant on both clocks."""
         line = {"at_ns": self._clock.now_ns(), "wall_ns": self._clock.wall_ns(), "event": event, **fields}
-        append_line(self.path / EVENTS, line)
+        append_line(self.path / EVENTS, line, sync=True)
 
     def boot(self, block: int, slot: int, arm: str) -> "BootFolder":
         """A fresh folder for a boot; a second attempt at the same place gets a number."""
+        return self._fresh(BOOTS, lambda attempt: boot_folder_name(block, slot, arm, attempt))
+
+    def pilot(self, arm: str) -> "BootFolder":
+        """A fresh folder for a boot that is never measured."""
+        return self._fresh(PILOTS, lambda attempt: f"{arm}-r{attempt}" if attempt > 1 else arm)
+
+    def _fresh(self, kind: str, name: Callable[[int], str]) -> "BootFolder":
         attempt = 1
-        while (self.path / BOOTS / boot_folder_name(block, slot, arm, attempt)).exists():
+        while (self.path / kind / name(attempt)).exists():
             attempt += 1
-        path = self.path / BOOTS / boot_folder_name(block, slot, arm, attempt)
+        path = self.path / kind / name(attempt)
         make_folder(path)
         return BootFolder(path, attempt)
+
+    def pilots(self) -> dict[str, BootFacts]:
+        """The unmeasured boots that ran through, by arm."""
+        folders = [folder for folder in (self.path / PILOTS).glob("*") if (folder / BOOT).exists()]
+        return {facts.arm: facts for facts in map(read_boot_facts, sorted(folders)) if facts.status == DONE}
 
     def done(self) -> dict[tuple[int, str], BootFacts]:
         """The boots that count, by block and arm."""
@@ -100,15 +120,25 @@ class RunFolder:
         """Every boot that ended, however it ended."""
         return [boot.facts for boot in read_run(self.path).boots]
 
-    def leftovers(self) -> list[tuple[int, float]]:
-        """Pid and start time of engines whose boot was interrupted."""
-        found = []
-        for folder in read_run(self.path).interrupted:
-            file = folder / ENGINE_PID
-            if file.exists():
-                known = orjson.loads(file.read_bytes())
-                found.append((int(known["pid"]), float(known["started_at"])))
-        return found
+    def leftovers(self) -> list[dict[str, Any]]:
+        """Identities of engines whose boot was interrupted (`engines.Engine.identity`)."""
+        found = [folder for folder in self.path.glob("*/*") if (folder / ENGINE).exists()]
+        return [orjson.loads((folder / ENGINE).read_bytes()) for folder in found if not (folder / BOOT).exists()]
+
+    def interrupted(self) -> list[Path]:
+        """Folders of boots that never ended."""
+        return list(read_run(self.path).interrupted)
+
+    def host_restarted(self, boot_id: str | None) -> bool:
+        """The machine was restarted since the run last went on."""
+        resumed = self.last_event("run_resumed") or {}
+        before = resumed.get("boot_id") or self.manifest["environment"].get("boot_id")
+        return boot_id is not None and before is not None and boot_id != before
+
+    def last_event(self, name: str) -> dict[str, Any] | None:
+        """The latest event of this name."""
+        found = [event for event in read_run(self.path).events if event["event"] == name]
+        return found[-1] if found else None
 
 
 def _is_run(path: Path) -> bool:
@@ -131,10 +161,22 @@ class BootFolder:
     def log(self) -> Path:
         return self.path / LOG
 
-    def remember_engine(self, pid: int, started_at: float | None) -> None:
-        """Write down which process this is, so that a later run can find an orphan of a killed one."""
-        if started_at is not None:
-            write_whole(self.path / ENGINE_PID, encode({"pid": pid, "started_at": started_at}))
+    @property
+    def name(self) -> str:
+        return self.path.name
+
+    @property
+    def telemetry(self) -> Path:
+        return self.path / TELEMETRY
+
+    def remember_engine(self, identity: Mapping[str, Any]) -> None:
+        """Write down which engine this is, so that a later run can find an orphan of a killed one."""
+        write_whole(self.path / ENGINE, encode(dict(identity)))
+
+    def sync(self) -> None:
+        """Make what was written outlive a power cut. It may wait for the disk: call it between windows, in a thread."""
+        if self._outcomes is not None:
+            os.fsync(self._outcomes)
 
     def outcome(self, outcome: Outcome) -> None:
         """Append an outcome in one write."""

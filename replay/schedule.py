@@ -1,5 +1,11 @@
 """Which requests a boot sends, and when. Pure: no clock, no network; seeds are arguments.
 
+    observed   the recorded busy periods with their sessions and think time (`timeline`); idle gaps are cut
+    timed      the recorded timeline, uncut
+    closed     c slots, the next request as soon as one is free: a list once, or round and round for a limited time
+    single     each class alone at c = 1
+    sweep      one list at each c
+
 A deciding window is a fixed list of requests, the same in every arm and run to completion, so that each request can be
 paired with itself across arms. The lists keep the recorded order: turns that share a prefix stay in their order.
 
@@ -10,13 +16,19 @@ time it comes again it belongs to the next round, and rounds are kept apart.
 
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
+from typing import Any
 
 import numpy as np
 
-from profiles.experiment import Experiment
+from profiles.concurrency import Window as Span
+from profiles.errors import RuleError
+from profiles.experiment import AlsoWindow, Experiment
 from profiles.profile import ProfileRow
+from profiles.toml_lines import line_of
+from profiles.units import parse_duration
+from replay.timeline import Start, lay_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,58 +41,159 @@ class Pick:
 
 @dataclass(frozen=True, slots=True)
 class Window:
-    """What one window sends: rows of the profile, in order, at concurrency c."""
+    """What one window sends: rows of the profile, in order, at concurrency c or at the recorded pace."""
 
     name: str
-    kind: str  # closed, single
-    c: int
+    kind: str  # observed, timed, closed, single, sweep
+    c: int  # 0 at the recorded pace
     deciding: bool
     picks: tuple[Pick, ...]
     workload: str | None = None
     limit_ns: int | None = None  # no new request after this time; None: the list, once
+    starts: tuple[Start, ...] | None = None  # the recorded pace, one per pick
+    facts: dict[str, Any] = field(default_factory=dict)  # of the recorded pace: what was left out (`timeline.lay_out`)
+
+    @property
+    def pass_name(self) -> str:
+        """Windows of one pass may share prefixes in the engine's cache."""
+        return "deciding" if self.deciding else self.name
+
+    @property
+    def widest(self) -> int:
+        """How many connections it needs at once: exact in a closed loop; at the recorded pace as many as there were."""
+        return self.c if self.starts is None else max(1, self.facts.get("peak") or 1)
 
 
-# With the path of each, where a row has none of its own.
-REPLAYED_ENDPOINTS = {"chat": "/v1/chat/completions", "completions": "/v1/completions"}
+@dataclass(frozen=True, slots=True)
+class Recorded:
+    """What is known of a profile beside its rows."""
+
+    arrivals: bool = True  # somebody really sent these requests at these instants
+    ends: bool = True  # and it is known when each ended
+    windows: Sequence[Span] = ()  # in which the recorder saw everything
+    unfinished: Sequence[tuple[int, int]] = ()  # stays whose end nobody saw
 
 
-def replayable(rows: Sequence[ProfileRow]) -> list[ProfileRow]:
-    """The rows that a replay can send: they ended well, their body is known, and an answer streams tokens.
+def deciding_kind(experiment: Experiment, recorded: Recorded) -> tuple[str, str | None]:
+    """The kind of the windows that decide, and why it is not the one that was asked for.
 
-    Of what was not recorded but generated or imported it is not known how it ended.
+    Raises RuleError where the load cannot be had from this profile.
     """
-    return [row for row in rows if row.outcome in ("ok", None) and row.body and row.endpoint in REPLAYED_ENDPOINTS]
+    asked = experiment.file.load.deciding
+    if asked == "timed" and not recorded.arrivals:
+        text = experiment.path.read_text(encoding="utf-8") if experiment.path.exists() else ""
+        raise RuleError(
+            experiment.path,
+            "load.deciding",
+            "the profile was generated: it has no recorded arrivals that could be timed",
+            line=line_of(text, "load.deciding"),
+            hint='Write deciding = "closed", or record production.',
+        )
+    if asked != "observed":
+        return asked, None
+    declared = experiment.file.profile.operating_point.basis == "declared"
+    if not recorded.arrivals:
+        return "closed", "nobody recorded these arrivals, so there are no busy periods: closed loops decide"
+    if not recorded.ends:
+        return "closed", "the profile holds no ends of requests, so its busy periods are not known: closed loops decide"
+    return ("closed", "the operating point is declared, so closed loops decide") if declared else ("observed", None)
 
 
 def plan_windows(
-    experiment: Experiment, rows: Sequence[ProfileRow], weights: dict[int, float], seed: int
+    experiment: Experiment,
+    rows: Sequence[ProfileRow],
+    weights: dict[int, float],
+    seed: int,
+    *,
+    usable: Sequence[ProfileRow],
+    recorded: Recorded | None = None,
 ) -> list[Window]:
-    """The windows of one boot, in their fixed order: deciding ones, then `single`, then synthetic ones by rising c.
+    """The windows of one boot, in their fixed order: deciding ones, `single`, `sweep`, then limited ones by rising c.
 
-    `weights` is the share of arrivals at each level that the operating point covers. Requests are dealt to the levels
-    by it, so a plain mean over all deciding requests weighs by arrivals.
+    `rows` is everything that was recorded, `usable` what can be sent of it (`bodies.sendable`). `weights` is the share
+    of arrivals at each level that the operating point covers: closed windows that decide are dealt by it, so a plain
+    mean over all deciding requests weighs by arrivals. Raises RuleError as `deciding_kind`.
     """
-    file = experiment.file
-    usable = replayable(rows)
-    windows: list[Window] = []
+    recorded = recorded if recorded is not None else Recorded()
+    kind, _ = deciding_kind(experiment, recorded)
     sent: Counter[int] = Counter()  # in the one pass of the deciding windows
-    for position, (c, count) in enumerate(share_out(file.load.requests_per_boot, weights).items()):
+    if kind == "closed":
+        windows = _closed_by_weight(experiment, usable, weights, seed, sent)
+    else:
+        windows = [_at_recorded_pace(kind, experiment, rows, usable, seed, recorded)]
+    return windows + _also_windows(experiment, usable, seed)
+
+
+def _closed_by_weight(
+    experiment: Experiment,
+    usable: Sequence[ProfileRow],
+    weights: dict[int, float],
+    seed: int,
+    sent: Counter[int],
+) -> list[Window]:
+    windows: list[Window] = []
+    for position, (c, count) in enumerate(share_out(experiment.file.load.requests_per_boot, weights).items()):
         picks = choose(usable, count, seed=(seed, position), sent=sent)
         windows.append(Window(f"closed-c{c}", "closed", c, True, tuple(picks)))
-    for also in experiment.also:
-        if also.kind == "single":
-            for workload in sorted({row.workload for row in usable}):
-                alike = [row for row in usable if row.workload == workload]
-                picks = choose(alike, min(len(alike), file.load.single_requests), seed=(seed, 1000))
-                windows.append(Window(f"single-{workload}", "single", 1, False, tuple(picks), workload))
-    synthetic = sorted((also for also in experiment.also if also.kind == "closed"), key=lambda also: also.c)
-    for also in synthetic:
-        # A window that goes round its list needs no more of it than holds the mix.
-        enough = min(len(usable), max(file.load.requests_per_boot, 64 * also.c))
-        picks = choose(usable, enough, seed=(seed, 2000 + also.c))
-        name = f"closed-c{also.c}-for-{(also.limit_ns or 0) / 1e9:g}s"
-        windows.append(Window(name, "closed", also.c, False, tuple(picks), limit_ns=also.limit_ns))
     return windows
+
+
+def _at_recorded_pace(
+    kind: str,
+    experiment: Experiment,
+    rows: Sequence[ProfileRow],
+    usable: Sequence[ProfileRow],
+    seed: int,
+    recorded: Recorded,
+) -> Window:
+    load = experiment.file.load
+    observed = kind == "observed"
+    timeline = lay_out(
+        rows,
+        usable,
+        idle_cap_ns=parse_duration(load.idle_cap),
+        cut_idle=observed,
+        most=load.requests_per_boot if observed else None,
+        seed=(seed, 3000),
+        unfinished=recorded.unfinished,
+        recorded=recorded.windows,
+    )
+    picks = tuple(Pick(row) for row in timeline.rows)
+    return Window(kind, kind, 0, True, picks, starts=timeline.starts, facts=timeline.facts)
+
+
+def _also_windows(experiment: Experiment, usable: Sequence[ProfileRow], seed: int) -> list[Window]:
+    load = experiment.file.load
+    by_class: dict[str, list[ProfileRow]] = {}
+    for row in usable:
+        by_class.setdefault(row.workload, []).append(row)
+    windows: list[Window] = []
+    if any(also.kind == "single" for also in experiment.also):
+        for workload, alike in sorted(by_class.items()):
+            picks = choose(alike, min(len(alike), load.single_requests), seed=(seed, 1000))
+            windows.append(Window(f"single-{workload}", "single", 1, False, tuple(picks), workload))
+    for c in sorted({also.c for also in experiment.also if also.kind == "sweep"}):
+        # The same requests at each c: what differs between two points of the curve is c alone.
+        picks = choose(usable, load.sweep_requests, seed=(seed, 4000))
+        windows.append(Window(f"sweep-c{c}", "sweep", c, False, tuple(picks)))
+    closed = dict.fromkeys(also for also in experiment.also if also.kind == "closed")
+    for also in sorted(closed, key=lambda also: (also.c, not also.per_class, also.limit_ns or 0)):
+        if also.per_class:
+            for workload, alike in sorted(by_class.items()):
+                windows.append(_limited(also, workload, alike, load.requests_per_boot, seed))
+        else:
+            windows.append(_limited(also, None, usable, load.requests_per_boot, seed))
+    return windows
+
+
+def _limited(
+    also: AlsoWindow, workload: str | None, alike: Sequence[ProfileRow], requests_per_boot: int, seed: int
+) -> Window:
+    # A window that goes round its list needs no more of it than holds the mix.
+    enough = min(len(alike), max(requests_per_boot, 64 * also.c))
+    picks = choose(alike, enough, seed=(seed, 2000 + also.c))
+    name = f"closed-c{also.c}-for-{(also.limit_ns or 0) / 1e9:g}s" + (f"-{workload}" if workload else "")
+    return Window(name, "closed", also.c, False, tuple(picks), workload, limit_ns=also.limit_ns)
 
 
 # With fewer rounds than this per slot a window is all start and drain: it never holds its concurrency.

@@ -3,16 +3,15 @@
 from typing import NamedTuple
 
 from benchmarks.capture.estimates import (
-    Ratio,
     added,
     by_round,
     cpu_per_chunk,
     cpu_per_request,
     cpu_per_request_all,
-    paired_ratio,
     ttft_median,
 )
 from benchmarks.capture.raw import BatchLine, Line, MemoryLine
+from benchmarks.estimates import Ratio, paired_ratio
 
 MB = 1_000_000
 ALONE, WHOLE = "proxy process alone", "with its scribe"

@@ -8,14 +8,11 @@ import click
 
 from benchmarks.capture.claims import MB, batches_of, make_claims
 from benchmarks.capture.estimates import (
-    ByRound,
     added,
     by_round,
     cpu_per_chunk,
     cpu_per_request,
     cpu_per_request_all,
-    paired_ratio,
-    quantile,
     requests_per_second,
     transit_median,
     transit_p90,
@@ -24,6 +21,7 @@ from benchmarks.capture.estimates import (
 )
 from benchmarks.capture.raw import BatchLine, Line, MemoryLine, RunLine, SkippedLine, read_raw
 from benchmarks.capture.scenarios import ALL
+from benchmarks.estimates import ByRound, paired_ratio, quantile
 
 NOTHING = "-"
 MS, US = 1e6, 1e3

@@ -4,7 +4,6 @@ All of them listen on loopback and stay up for the whole benchmark. Stock mitmdu
 how it connects, so the difference is the chain of addons and the recording, not the configuration.
 """
 
-import os
 import shutil
 import socket
 import subprocess
@@ -14,7 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple
 
-ROOT = Path(__file__).parents[2]
+from benchmarks.children import ROOT, environment
+
 HOST = "127.0.0.1"
 START_LIMIT_S = 90.0
 STOP_LIMIT_S = 15.0
@@ -187,11 +187,6 @@ def _wait_listening(running: Running, log: Path) -> None:
         if how is not None:
             raise Unavailable(f"{how}: {_last_words(log)}")
         time.sleep(0.1)
-
-
-def environment() -> dict[str, str]:
-    """What our processes are started with: proxies of the environment have no say on loopback."""
-    return {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
 
 
 def free_port() -> int:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from replay.simulator.faults import STUCK_AT_SHARE
 from replay.simulator.steps import Settings
 
 # The vLLM release whose lines these are.
@@ -55,8 +56,13 @@ def boot_lines(
     explicit_backend: bool,
     boot_ns: int,
     wall_ns: int,
+    compiled: bool | None = None,
+    dev_mode: bool = False,
 ) -> list[Line]:
-    """The boot log between the first line and the start of the server. `given` are the arguments of the command."""
+    """The boot log between the first line and the start of the server. `given` are the arguments of the command.
+
+    `compiled` says whether the graph came from the compile cache; None: there is no such cache, and no line of it.
+    """
     drafts = settings.draft_tokens
     speculative = f"SpeculativeConfig(method='{method}', model=None, num_spec_tokens={drafts})" if drafts else "None"
     config = (
@@ -72,6 +78,9 @@ def boot_lines(
         lines.append(Line(share, process, logged(text, source, wall_ns + round(share * boot_ns), level)))
 
     say(0.0, API_SERVER, "api_utils.py:273", f"non-default args: {dict(given)!r}")
+    if dev_mode:
+        warning = "SECURITY WARNING: Development endpoints are enabled! This should NOT be used in production!"
+        say(0.0, API_SERVER, "api_server.py:190", warning, "WARNING")
     say(0.05, API_SERVER, "model.py:1788", f"Using max model len {settings.max_model_len}")
     chunked = f"Chunked prefill is enabled with max_num_batched_tokens={settings.max_num_batched_tokens}."
     say(0.05, API_SERVER, "scheduler.py:252", chunked)
@@ -106,6 +115,8 @@ def boot_lines(
         "WARNING",
     )
     say(0.7, ENGINE_CORE, "default_loader.py:384", f"Loading weights took {0.5 * boot_ns / 1e9:.2f} seconds")
+    for source, text in _compile_lines(compiled, settings.max_num_batched_tokens, boot_ns):
+        say(0.75, ENGINE_CORE, source, text)
     size = settings.kv_tokens
     say(0.8, ENGINE_CORE, "kv_cache_utils.py:2177", f"GPU KV cache size: {size:,} tokens")
     times = f"{size / settings.max_model_len:.2f}x"
@@ -134,15 +145,47 @@ def shutdown_lines(wall_ns: int) -> list[Line]:
     ]
 
 
-def failed_boot_lines(wall_ns: int) -> list[Line]:
-    """A boot that dies, as `--die-in-boot` asks."""
-    failed = logged("EngineCore failed to start.", "core.py:1110", wall_ns, "ERROR")
-    cause = "RuntimeError: Engine core initialization failed. See root cause above."
-    return [Line(0.3, ENGINE_CORE, failed), Line(0.3, API_SERVER, cause)]
+def _compile_lines(compiled: bool | None, tokens: int, boot_ns: int) -> list[tuple[str, str]]:
+    if compiled is None:
+        return []
+    seconds = 0.2 * boot_ns / 1e9
+    if compiled:
+        loaded = (
+            f"Directly load the compiled graph(s) for compile range (1, {tokens}) from the cache, took {seconds:.3f} s"
+        )
+        return [("backends.py:285", loaded)]
+    return [
+        ("backends.py:390", f"Compiling a graph for compile range (1, {tokens}) takes {seconds:.2f} s"),
+        ("monitor.py:48", f"torch.compile took {1.2 * seconds:.2f} s in total"),
+    ]
 
 
-def reset_line(wall_ns: int) -> Line:
-    return Line(0.0, ENGINE_CORE, logged("Successfully reset prefix cache", "block_pool.py:612", wall_ns))
+def failed_boot_lines(wall_ns: int, *, out_of_memory: bool = False) -> list[Line]:
+    """A boot that dies, as `--die-in-boot` asks. The last line names no cause, as in vLLM."""
+    texts = [(ENGINE_CORE, logged("EngineCore failed to start.", "core.py:1110", wall_ns, "ERROR"))]
+    if out_of_memory:
+        problem = (
+            "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of "
+        )
+        problem += "121.69 GiB of which 1.13 GiB is free."
+        texts.append((ENGINE_CORE, logged(problem, "core.py:1110", wall_ns, "ERROR")))
+    texts.append((API_SERVER, "RuntimeError: Engine core initialization failed. See root cause above."))
+    return [Line(STUCK_AT_SHARE, process, text) for process, text in texts]
+
+
+def reset_line(held_blocks: int, wall_ns: int) -> Line:
+    """What became of a reset: it fails while a request holds blocks."""
+    if not held_blocks:
+        return Line(0.0, ENGINE_CORE, logged("Successfully reset prefix cache", "block_pool.py:612", wall_ns))
+    failed = f"Failed to reset prefix cache because some blocks ({held_blocks}) are not freed yet"
+    return Line(0.0, ENGINE_CORE, logged(failed, "block_pool.py:601", wall_ns, "WARNING"))
+
+
+def jit_line(kernel: str, wall_ns: int) -> Line:
+    """A kernel that is compiled while serving."""
+    text = f"Triton kernel JIT compilation during inference: {kernel}. This causes a latency spike; consider extending "
+    text += "warmup to cover this shape/config."
+    return Line(0.0, ENGINE_CORE, logged(text, "jit_monitor.py:103", wall_ns, "WARNING"))
 
 
 def death_line(wall_ns: int) -> Line:

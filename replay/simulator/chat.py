@@ -1,7 +1,7 @@
 """OpenAI's chat and completions, as vLLM speaks them: the body that is read, the objects that are written.
 
 Not simulated, and refused with a 400: more than one choice. Not simulated, and ignored as an unknown field would be:
-tools in the answer, stop strings, logprobs, sampling parameters.
+stop strings, logprobs, sampling parameters. Reasoning and tool calls come only in the `shape` that a request asks for.
 """
 
 import zlib
@@ -13,6 +13,7 @@ import msgspec
 import orjson
 
 from profiles.dialects import CHAT
+from replay.simulator.shape import PLAIN, TEXT, Shape, delta_of, joined
 
 _AtLeastOne = Annotated[int, msgspec.Meta(ge=1)]
 # The vocabulary that token ids are drawn from; the id of a word is a hash of it.
@@ -55,6 +56,7 @@ class Ask(msgspec.Struct):
     cache_salt: str | None = None
     return_token_ids: bool | None = False
     firsttoken_fault: str | None = None
+    firsttoken_shape: str | None = None
 
     @property
     def limit(self) -> int | None:
@@ -115,36 +117,54 @@ class Answer:
     prompt_tokens: int
     with_ids: bool = False
     usage_in_each: bool = False
+    cached_in_usage: bool = True
+    shape: Shape = PLAIN
 
     def role_chunk(self) -> bytes:
         """The first chunk of a chat: a role, and no token yet."""
         choice = {"index": 0, "delta": {"role": "assistant", "content": ""}, "logprobs": None, "finish_reason": None}
         return self._event([choice], 0, 0)
 
-    def content_chunk(self, words: Sequence[str], produced: int, finish: str | None, cached_tokens: int) -> bytes:
-        """The tokens of one engine step. `produced` counts them too; the finish reason rides in the last one."""
-        text = joined(words, start=produced == len(words))
-        said: dict[str, Any] = {"delta": {"content": text}} if self.endpoint == CHAT else {"text": text}
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish}
+    def content_chunk(
+        self, words: Sequence[str], produced: int, finish: str | None, cached_tokens: int
+    ) -> tuple[bytes, str]:
+        """The tokens of a chunk, and its kind. `produced` counts them too; the finish reason rides in the last one."""
+        said, kind = self._said(words, produced - len(words), "delta")
+        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish and self._finish(finish)}
         if finish is not None:
             choice["stop_reason"] = None
         if self.with_ids:
             choice["token_ids"] = token_ids(words)
-        return self._event([choice], produced, cached_tokens)
+        return self._event([choice], produced, cached_tokens), kind
 
     def usage_chunk(self, produced: int, cached_tokens: int) -> bytes:
         return self._event([], produced, cached_tokens, usage=True)
 
     def whole(self, words: Sequence[str], finish: str, cached_tokens: int) -> bytes:
         """The answer of a request that did not ask for a stream."""
-        text = joined(words, start=True)
-        chat = self.endpoint == CHAT
-        said: dict[str, Any] = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
-        choice = {"index": 0, **said, "logprobs": None, "finish_reason": finish, "stop_reason": None}
+        said, _ = self._said(words, 0, "message")
+        if "message" in said:
+            said["message"] = {"role": "assistant", "content": None} | said["message"]
+        choice = {
+            "index": 0,
+            **said,
+            "logprobs": None,
+            "finish_reason": self._finish(finish),
+            "stop_reason": None,
+        }
         if self.with_ids:
             choice["token_ids"] = token_ids(words)
-        kind = "chat.completion" if chat else "text_completion"
+        kind = "chat.completion" if self.endpoint == CHAT else "text_completion"
         return orjson.dumps(self._head(kind, [choice]) | {"usage": self._usage(len(words), cached_tokens)})
+
+    def _said(self, words: Sequence[str], start: int, field: str) -> tuple[dict[str, Any], str]:
+        if self.endpoint != CHAT:
+            return {"text": joined(words, start=start == 0)}, TEXT
+        delta, kind = delta_of(self.shape, words, start, f"call_{self.id[-16:]}")
+        return {field: delta}, kind
+
+    def _finish(self, finish: str) -> str:
+        return "tool_calls" if self.shape.tools and finish == "stop" else finish
 
     def _event(self, choices: list[Any], produced: int, cached_tokens: int, *, usage: bool = False) -> bytes:
         document = self._head("chat.completion.chunk" if self.endpoint == CHAT else "text_completion", choices)
@@ -156,18 +176,12 @@ class Answer:
         return {"id": self.id, "object": kind, "created": self.created_s, "model": self.model, "choices": choices}
 
     def _usage(self, produced: int, cached_tokens: int) -> dict[str, Any]:
-        return {
+        usage: dict[str, Any] = {
             "prompt_tokens": self.prompt_tokens,
             "total_tokens": self.prompt_tokens + produced,
             "completion_tokens": produced,
-            "prompt_tokens_details": {"cached_tokens": cached_tokens},
         }
-
-
-def joined(words: Sequence[str], *, start: bool) -> str:
-    """The text of some tokens: each but the answer's first begins with its blank."""
-    text = " ".join(words)
-    return text if start else f" {text}"
+        return usage | {"prompt_tokens_details": {"cached_tokens": cached_tokens}} if self.cached_in_usage else usage
 
 
 def event(data: bytes) -> bytes:

@@ -3,13 +3,12 @@
 An unknown flag is a usage error, as in vLLM: an arm that is misspelt must not run as the baseline.
 """
 
-from pathlib import Path
 from typing import Any
 
 import click
 import msgspec
 
-from profiles.units import parse_duration
+from replay.simulator.options import SIMULATION_ONLY, simulation_options
 
 
 class Speculation(msgspec.Struct):
@@ -30,20 +29,6 @@ def _read_speculation(ctx: click.Context, param: click.Parameter, value: str | N
     if not 1 <= config.num_speculative_tokens <= 16:
         raise click.BadParameter("num_speculative_tokens must be between 1 and 16")
     return config
-
-
-def _read_duration(ctx: click.Context, param: click.Parameter, value: str) -> int:
-    try:
-        return parse_duration(value)
-    except ValueError as error:
-        raise click.BadParameter(str(error)) from None
-
-
-# The simulation's own options: they are the same in all arms and no engine has them, so the boot log leaves them out
-# of its arguments.
-_SIMULATION_ONLY = frozenset(
-    "boot_time seed speed_sd time_scale truth die_in_boot die_after ignore_sigterm spawn_child".split()
-)
 
 
 @click.command()
@@ -72,18 +57,12 @@ _SIMULATION_ONLY = frozenset(
 )
 @click.option("--enforce-eager", is_flag=True, help="No captured graphs: slower steps, and the log says so.")
 @click.option(
-    "--boot-time", default="300ms", show_default=True, callback=_read_duration, help="Drawn within 10 % of it."
+    "--enable-prompt-tokens-details/--no-enable-prompt-tokens-details",
+    default=True,
+    show_default=True,
+    help="Cached tokens in usage; off in vLLM unless it is given.",
 )
-@click.option("--seed", type=int, help="Of this boot's draws.  [default: drawn by the system, and printed]")
-@click.option(
-    "--speed-sd", type=click.FloatRange(0, 0.5), default=0.003, show_default=True, help="Of the speed factor."
-)
-@click.option("--time-scale", type=click.FloatRange(0.01, 100), default=1.0, show_default=True, help="On all steps.")
-@click.option("--truth", type=click.Path(path_type=Path, dir_okay=False), help="Ground truth, as JSON lines.")
-@click.option("--die-in-boot", type=click.IntRange(1, 255), metavar="CODE", help="Fail while booting.")
-@click.option("--die-after", type=click.IntRange(min=0), metavar="N", help="Crash on the request after N.")
-@click.option("--ignore-sigterm", is_flag=True, help="Only SIGKILL ends it.")
-@click.option("--spawn-child", is_flag=True, help="Leave a child that outlives a kill of this process alone.")
+@simulation_options
 @click.pass_context
 def engine(ctx: click.Context, /, **flags: Any) -> None:
     """Run the embedded engine: a simulation of a vLLM server, for tests, demos and calibration.
@@ -93,7 +72,10 @@ def engine(ctx: click.Context, /, **flags: Any) -> None:
     accepts more on predictable text. A token is a word. Nothing it measures says anything about hardware.
 
     A request shows a fault when it asks for one, in the header "firsttoken-fault" or the field "firsttoken_fault":
-    error_in_stream, cut, stall:2s or http_500.
+    error_in_stream, cut, stall:2s or http_500. In the same way it asks for a shape, in "firsttoken-shape" or
+    "firsttoken_shape": reasoning:8 (or reasoning_content:8), tools:6, k:4, early_role, comments, joined by commas.
+
+    POST /reset_prefix_cache is there with VLLM_SERVER_DEV_MODE=1 in the environment, as in vLLM.
 
     \b
     Example:
@@ -105,6 +87,7 @@ def engine(ctx: click.Context, /, **flags: Any) -> None:
 
     from profiles.errors import UsageError
     from replay.simulator import lifecycle
+    from replay.simulator.options import faults_of
     from replay.simulator.steps import Settings
 
     speculation: Speculation | None = flags["speculative_config"]
@@ -123,6 +106,9 @@ def engine(ctx: click.Context, /, **flags: Any) -> None:
             f"the KV cache holds {settings.kv_tokens} tokens, one request may need {settings.max_model_len}",
             "Lower --max-model-len or raise --num-gpu-blocks-override.",
         )
+    faults = faults_of(flags)
+    if flags["port"] == 0 and (faults.twin or faults.restart_after is not None):
+        raise UsageError("two processes cannot agree on a port that is drawn", "Give --port.")
     seed = secrets.randbits(32) if flags["seed"] is None else flags["seed"]
     plan = lifecycle.Plan(
         settings=settings,
@@ -138,10 +124,9 @@ def engine(ctx: click.Context, /, **flags: Any) -> None:
         explicit_backend=flags["attention_backend"] is not None,
         given=_given(ctx, flags),
         truth=flags["truth"],
-        die_in_boot=flags["die_in_boot"],
-        die_after=flags["die_after"],
-        ignore_sigterm=flags["ignore_sigterm"],
-        spawn_child=flags["spawn_child"],
+        kv_jitter=flags["kv_jitter"],
+        cached_in_usage=flags["enable_prompt_tokens_details"],
+        faults=faults,
     )
     ctx.exit(lifecycle.run(plan, click.echo))
 
@@ -151,6 +136,6 @@ def _given(ctx: click.Context, flags: dict[str, Any]) -> dict[str, Any]:
     given: dict[str, Any] = {}
     for name, value in flags.items():
         source = ctx.get_parameter_source(name)
-        if source is click.core.ParameterSource.COMMANDLINE and name not in _SIMULATION_ONLY:
+        if source is click.core.ParameterSource.COMMANDLINE and name not in SIMULATION_ONLY:
             given[name] = msgspec.to_builtins(value) if isinstance(value, Speculation) else value
     return given

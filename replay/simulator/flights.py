@@ -2,16 +2,17 @@
 
 The truth (`--truth FILE`) is one JSON line per request, written when it ends: when each chunk was planned to leave and
 when it was handed to the kernel, on the monotonic clock that all processes of a host share. Replay and analysis never
-read it; tests hold their measurements against it.
+read it; tests and `selftest` hold their measurements against it.
 """
 
 import asyncio
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 from profiles.units import parse_duration
 from replay.simulator import text
 from replay.simulator.chat import Refused
+from replay.simulator.shape import Shape, read_shape
 from replay.simulator.steps import Job, Output
 
 TRUTH_FORMAT: Final = "firsttoken/truth"
@@ -41,6 +42,24 @@ def read_fault(asked: str | None) -> Fault | None:
     return Fault(kind)
 
 
+def asked_shape(asked: str | None) -> Shape:
+    """The shape in a header or field. Raises Refused."""
+    try:
+        return read_shape(asked)
+    except ValueError as error:
+        raise Refused(400, str(error), param="firsttoken_shape") from None
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One event of a stream. Those that go out in one write share their instants."""
+
+    kind: str  # text, reasoning, tool_call or two of them with a "+"; role, comment, usage, done
+    handed_ns: int  # right before the bytes were handed to the kernel
+    written_ns: int  # right after
+    tokens: int = 0
+
+
 @dataclass(slots=True)
 class Flight:
     """One request on its way, with its ground truth."""
@@ -50,9 +69,8 @@ class Flight:
     outputs: asyncio.Queue[Output] = field(default_factory=asyncio.Queue)
     first_token_ns: int | None = None  # as planned, like the following: the machine's own view
     last_token_ns: int | None = None
-    planned_ns: list[int] = field(default_factory=list)
-    handed_ns: list[int] = field(default_factory=list)
-    tokens: list[int] = field(default_factory=list)
+    planned_ns: list[int] = field(default_factory=list)  # one per chunk with tokens
+    chunks: list[Chunk] = field(default_factory=list)
     finish: str = "abort"  # until it ends otherwise
 
     @property
@@ -66,13 +84,18 @@ class Flight:
         self.last_token_ns = output.planned_ns
         self.outputs.put_nowait(output)
 
-    def note(self, output: Output, handed_ns: int) -> None:
-        self.planned_ns.append(output.planned_ns)
-        self.handed_ns.append(handed_ns)
-        self.tokens.append(output.tokens)
+    async def next_output(self, tokens: int) -> Output:
+        """What the machine makes next, at least so many tokens of it, or all that is left."""
+        output = await self.outputs.get()
+        while output.tokens < tokens and not output.last:
+            more = await self.outputs.get()
+            output = replace(more, tokens=output.tokens + more.tokens)
+        return output
 
     def truth(self, end_ns: int) -> dict[str, Any]:
+        """`planned_ns`, `handed_ns` and `tokens` are of the chunks with tokens; `chunks` are all of them in order."""
         job = self.job
+        bearing = [chunk for chunk in self.chunks if chunk.tokens]
         return {
             "id": job.id,
             "workload": self.script.workload,
@@ -82,8 +105,12 @@ class Flight:
             "cached_tokens": job.cached_tokens,
             "output_tokens": job.output_tokens,
             "planned_ns": self.planned_ns,
-            "handed_ns": self.handed_ns,
-            "tokens": self.tokens,
+            "handed_ns": [chunk.handed_ns for chunk in bearing],
+            "written_ns": [chunk.written_ns for chunk in bearing],
+            "tokens": [chunk.tokens for chunk in bearing],
+            "kinds": [chunk.kind for chunk in bearing],
+            "chunks": [[chunk.kind, chunk.handed_ns, chunk.written_ns, chunk.tokens] for chunk in self.chunks],
+            "first_token_chunk": self.chunks.index(bearing[0]) if bearing else None,
             "finish": self.finish,
             "end_ns": end_ns,
         }

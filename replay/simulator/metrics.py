@@ -8,7 +8,7 @@ from collections.abc import Iterable, Sequence
 from typing import Final
 
 from replay.simulator.cache import BLOCK_TOKENS
-from replay.simulator.steps import Machine
+from replay.simulator.steps import Counts, Machine
 
 CONTENT_TYPE: Final = "text/plain; version=0.0.4; charset=utf-8"
 FINISHES: Final = ("stop", "length", "abort", "error")
@@ -56,13 +56,16 @@ class Tally:
         self.queue = Histogram(_LATENCY_S)
 
 
-def render(machine: Machine, tally: Tally, model: str, start_s: float) -> bytes:
-    """The whole page. `start_s` is when the process started, in seconds since 1970."""
+def render(machine: Machine, counts: Counts, tally: Tally, model: str, start_s: float) -> bytes:
+    """The whole page. `start_s` is when the process started, in seconds since 1970.
+
+    The gauges are those of `machine` now; `counts` and `tally` may be older.
+    """
     quoted = model.replace("\\", "\\\\").replace('"', '\\"')
     labels = f'engine="0",model_name="{quoted}"'
     lines: list[str] = ["# TYPE process_start_time_seconds gauge", f"process_start_time_seconds {start_s}"]
     lines += _gauges(machine, labels)
-    for name, values in _counters(machine, tally).items():
+    for name, values in _counters(counts, tally).items():
         lines.append(f"# TYPE vllm:{name} counter")
         lines += (f"vllm:{name}{{{labels}{more}}} {float(value)}" for more, value in values)
     lines += tally.ttft.lines("vllm:time_to_first_token_seconds", labels)
@@ -88,9 +91,8 @@ def _gauges(machine: Machine, labels: str) -> Iterable[str]:
     )
 
 
-def _counters(machine: Machine, tally: Tally) -> dict[str, list[tuple[str, int]]]:
+def _counters(counts: Counts, tally: Tally) -> dict[str, list[tuple[str, int]]]:
     """Name without its prefix, to pairs of further labels and value."""
-    counts = machine.counts
     counters: dict[str, list[tuple[str, int]]] = {
         "num_preemptions_total": [("", 0)],  # memory is reserved at admission: none ever happens
         "prompt_tokens_total": [("", counts.prompt)],
@@ -99,7 +101,7 @@ def _counters(machine: Machine, tally: Tally) -> dict[str, list[tuple[str, int]]
         "prefix_cache_hits_total": [("", counts.prefix_hits)],
         "request_success_total": [(f',finished_reason="{why}"', count) for why, count in tally.finished.items()],
     }
-    if machine.settings.draft_tokens:
+    if counts.accepted_at:  # one per draft token: none without speculation
         counters |= {
             "spec_decode_num_drafts_total": [("", counts.draft_rounds)],
             "spec_decode_num_draft_tokens_total": [("", counts.drafted)],

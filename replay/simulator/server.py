@@ -5,7 +5,7 @@ this process delays one chunk and never the ones after it.
 """
 
 import asyncio
-import os
+import copy
 import secrets
 from collections.abc import Callable
 from pathlib import Path
@@ -16,15 +16,24 @@ from profiles.dialects import CHAT, COMPLETIONS
 from profiles.files import append_line, tool_version
 from profiles.requests import describe
 from replay.clock import Clock
-from replay.simulator import bootlines, chat, metrics, text, wire
+from replay.simulator import bootlines, chat, metrics, replies, text, wire
 from replay.simulator.bootlines import Line
 from replay.simulator.cache import block_hashes
 from replay.simulator.chat import Answer, Refused
-from replay.simulator.flights import TRUTH_FORMAT, Fault, Flight, read_fault
-from replay.simulator.steps import Job, Machine, Output
+from replay.simulator.faults import NONE, Death, Faults
+from replay.simulator.flights import TRUTH_FORMAT, Flight, asked_shape, read_fault
+from replay.simulator.jit import JitShapes
+from replay.simulator.steps import Counts, Job, Machine
 from replay.simulator.wire import Connection, Request
 
 _COMPLETIONS = {"/v1/chat/completions": CHAT, "/v1/completions": COMPLETIONS}
+# What llama.cpp says until its model is there.
+LOADING = chat.error_object("Loading model", "unavailable_error", None, 503)
+
+
+def _asked(request: Request, what: str) -> str | None:
+    """What a header of the simulation's own asks for."""
+    return request.headers.get(f"firsttoken-{what}") or request.headers.get(f"firsttoken_{what}")
 
 
 class EngineServer:
@@ -39,7 +48,9 @@ class EngineServer:
         clock: Clock,
         start_s: float,
         truth: Path | None = None,
-        die_after: int | None = None,
+        faults: Faults = NONE,
+        dev_mode: bool = False,
+        cached_in_usage: bool = True,
         say: Callable[[Line], None] = lambda line: None,
     ) -> None:
         self._machine = machine
@@ -48,9 +59,19 @@ class EngineServer:
         self._clock = clock
         self._start_s = start_s
         self._truth = truth
-        self._die_after = die_after
+        self._faults = faults
+        self._dev_mode = dev_mode
+        self._cached_in_usage = cached_in_usage
         self._say = say
         self._taken = 0
+        self._jit = JitShapes(machine.settings.scale) if faults.jit_shapes else None
+        self._published: tuple[Counts, metrics.Tally] | None = None
+        # Until then there is no model behind the open socket, as some servers have it; None: for ever.
+        self._model_there_ns: int | None = 0
+        if faults.hang_in_boot is not None:
+            self._model_there_ns = None
+        elif faults.early_ready is not None:
+            self._model_there_ns = clock.now_ns() + faults.early_ready.early_ns
         self._flights: dict[str, Flight] = {}
         self._work = asyncio.Event()
         self.tally = metrics.Tally()
@@ -65,22 +86,49 @@ class EngineServer:
     async def run(self) -> None:
         """Step after step, for ever. A step starts where the one before ended, not where this loop woke up."""
         free_ns = 0
+        publisher = asyncio.ensure_future(self._publish()) if self._faults.metrics_lag_ns else None
+        try:
+            while True:
+                step = self._machine.plan_step(free_ns)
+                if step is None:
+                    self._work.clear()
+                    await self._work.wait()
+                    continue
+                if self._exceeds(self._faults.hang_after):
+                    await asyncio.Event().wait()  # requests run, and nothing comes of them
+                if self._jit is not None:
+                    step, compiled = self._jit.compile(step)
+                    for kernel in compiled:
+                        self._say(bootlines.jit_line(kernel, self._clock.wall_ns()))
+                await self._clock.sleep_until_ns(step.tokens_ns)
+                for output in self._machine.finish_step(step):
+                    self._flights[output.job.id].take(output)
+                # Without drafts both instants are one; the yield lets the chunks out before the next plan.
+                await self._clock.sleep_until_ns(step.end_ns)
+                free_ns = step.end_ns
+        finally:
+            if publisher is not None:
+                publisher.cancel()
+
+    async def _publish(self) -> None:
+        """Let the counters of /metrics lag behind by up to a moment, while the gauges are those of now."""
         while True:
-            step = self._machine.plan_step(free_ns)
-            if step is None:
-                self._work.clear()
-                await self._work.wait()
-                continue
-            await self._clock.sleep_until_ns(step.tokens_ns)
-            for output in self._machine.finish_step(step):
-                self._flights[output.job.id].take(output)
-            # Without drafts both instants are one; the yield lets the chunks out before the next plan.
-            await self._clock.sleep_until_ns(step.end_ns)
-            free_ns = step.end_ns
+            self._published = copy.deepcopy((self._machine.counts, self.tally))
+            await self._clock.sleep_until_ns(self._clock.now_ns() + self._faults.metrics_lag_ns)
+
+    def _exceeds(self, limit: int | None) -> bool:
+        """More requests were taken than this."""
+        return limit is not None and self._taken > limit
+
+    @property
+    def _loading(self) -> bool:
+        return self._model_there_ns is None or self._clock.now_ns() < self._model_there_ns
 
     async def answer(self, request: Request, arrived_ns: int, connection: Connection) -> None:
         """Answer one request. Cancelled when the client goes away."""
-        if request.method == "POST" and request.path in _COMPLETIONS:
+        if self._model_there_ns is None:
+            connection.send(wire.response(503, LOADING))
+        elif request.method == "POST" and request.path in _COMPLETIONS:
             try:
                 await self._complete(request, arrived_ns, connection)
             except Refused as error:
@@ -97,18 +145,28 @@ class EngineServer:
                 return wire.response(200, orjson.dumps({"version": bootlines.IMITATED_VERSION, "simulation": True}))
             case "GET", "/v1/models":
                 return wire.response(200, self._models())
-            case "GET", "/metrics":
-                page = metrics.render(self._machine, self.tally, self._served_name, self._start_s)
+            case "GET", "/metrics" if self._faults.metrics:
+                counts, tally = self._published or (self._machine.counts, self.tally)
+                page = metrics.render(self._machine, counts, tally, self._served_name, self._start_s)
                 return wire.response(200, page, metrics.CONTENT_TYPE)
-            case "POST", "/reset_prefix_cache":
-                self._machine.cache.clear()
-                self._say(bootlines.reset_line(self._clock.wall_ns()))
+            case "POST", "/reset_prefix_cache" if self._dev_mode:
+                # 200 whatever happens, as in vLLM: the truth is the line in the log.
+                held = self._machine.held_blocks
+                if not held:
+                    self._machine.cache.clear()
+                self._say(bootlines.reset_line(held, self._clock.wall_ns()))
                 return wire.response(200)
-            case _, "/health" | "/ping" | "/version" | "/v1/models" | "/metrics" | "/reset_prefix_cache":
-                return wire.response(405, b'{"detail":"Method Not Allowed"}')
-            case _, path if path in _COMPLETIONS:
+            case _, path if path in _COMPLETIONS or path in self._small_paths():
                 return wire.response(405, b'{"detail":"Method Not Allowed"}')
         return wire.response(404, b'{"detail":"Not Found"}')
+
+    def _small_paths(self) -> set[str]:
+        paths = {"/health", "/ping", "/version", "/v1/models"}
+        if self._faults.metrics:
+            paths.add("/metrics")
+        if self._dev_mode:
+            paths.add("/reset_prefix_cache")
+        return paths
 
     def _models(self) -> bytes:
         card = {
@@ -128,16 +186,22 @@ class EngineServer:
         if ask.model not in (None, self._served_name):
             problem = f"The model `{ask.model}` does not exist. Valid aliases: {self._served_name}."
             raise Refused(404, problem, "NotFoundError", "model")
-        fault = read_fault(
-            request.headers.get("firsttoken-fault") or request.headers.get("firsttoken_fault") or ask.firsttoken_fault
-        )
+        if self._loading:
+            early = self._faults.early_ready
+            connection.send(wire.response(200 if early is not None and early.with_200 else 503, LOADING))
+            return
+        fault = read_fault(_asked(request, "fault") or ask.firsttoken_fault)
+        shape = asked_shape(_asked(request, "shape") or ask.firsttoken_shape)
         if fault is not None and fault.kind == "http_500":
             raise Refused(500, "a fault on request", "InternalServerError")
         flight = self._prepare(ask, endpoint, request.body, arrived_ns)
         self._taken += 1
-        if self._die_after is not None and self._taken > self._die_after:
+        if self._exceeds(self._faults.die_after):
             self._say(bootlines.death_line(self._clock.wall_ns()))
-            os._exit(1)  # a crash: nothing is flushed, nothing says goodbye
+            Death().die()
+        if self._exceeds(self._faults.errors_after):
+            problem = "EngineCore encountered an issue. See stack trace (above) for the root cause."
+            raise Refused(500, problem, "InternalServerError")
         answer = Answer(
             id=flight.job.id,
             endpoint=endpoint,
@@ -146,6 +210,8 @@ class EngineServer:
             prompt_tokens=flight.job.prompt_tokens,
             with_ids=bool(ask.return_token_ids),
             usage_in_each=ask.stream_options is not None and ask.stream_options.continuous_usage_stats,
+            cached_in_usage=self._cached_in_usage,
+            shape=shape,
         )
         self._flights[flight.job.id] = flight
         self._machine.submit(flight.job)
@@ -153,9 +219,9 @@ class EngineServer:
         try:
             if ask.stream:
                 usage = ask.stream_options is not None and ask.stream_options.include_usage
-                await self._stream(flight, answer, connection, fault, usage=usage)
+                await replies.stream(flight, answer, connection, fault, self._clock, usage=usage)
             else:
-                await self._send_whole(flight, answer, connection, fault)
+                await replies.send_whole(flight, answer, connection, fault, self._clock)
         finally:
             self._land(flight)
 
@@ -179,6 +245,7 @@ class EngineServer:
             min_tokens=ask.min_tokens,
             ignore_eos=ask.ignore_eos,
         )
+        salt = "" if self._faults.ignore_cache_salt else ask.cache_salt or ""
         kind = "chatcmpl" if endpoint == CHAT else "cmpl"
         job = Job(
             id=f"{kind}-{secrets.token_hex(8)}",
@@ -186,60 +253,9 @@ class EngineServer:
             prompt_tokens=len(prompt),
             output_tokens=len(script.words),
             accept=script.accepted,
-            blocks=block_hashes([*prompt, *script.words], ask.cache_salt or ""),
+            blocks=block_hashes([*prompt, *script.words], salt),
         )
         return Flight(job, script)
-
-    async def _stream(
-        self, flight: Flight, answer: Answer, connection: Connection, fault: Fault | None, *, usage: bool
-    ) -> None:
-        # The head goes out before the first token, as vLLM's does: its instant is no measure of anything.
-        connection.send(wire.STREAM_HEAD)
-        job, words = flight.job, flight.script.words
-        produced = 0
-        last = False
-        while not last:
-            output = await flight.outputs.get()
-            pieces = [answer.role_chunk()] if produced == 0 and answer.endpoint == CHAT else []
-            start, produced, last = produced, produced + output.tokens, output.last
-            struck = fault is not None and start < flight.middle <= produced
-            if fault is not None and struck and fault.kind == "stall":
-                await self._clock.sleep_until_ns(self._clock.now_ns() + fault.stall_ns)
-            elif fault is not None and struck:
-                flight.finish = "error"
-                if fault.kind == "error_in_stream":
-                    error = chat.error_object("a fault on request", "InternalServerError", None, 500)
-                    connection.send(wire.chunk(chat.event(error)) + wire.chunk(chat.DONE) + wire.LAST_CHUNK)
-                else:
-                    connection.close()  # before the end of the chunked body: the client sees it broken off
-                return
-            finish = flight.script.finish if last else None
-            pieces.append(answer.content_chunk(words[start:produced], produced, finish, job.cached_tokens))
-            if last:
-                pieces += [answer.usage_chunk(produced, job.cached_tokens)] if usage else []
-                pieces.append(chat.DONE)
-            data = b"".join(map(wire.chunk, pieces)) + (wire.LAST_CHUNK if last else b"")
-            flight.note(output, self._clock.now_ns())
-            connection.send(data)
-        flight.finish = flight.script.finish
-
-    async def _send_whole(self, flight: Flight, answer: Answer, connection: Connection, fault: Fault | None) -> None:
-        output = await flight.outputs.get()
-        while not output.last:
-            output = await flight.outputs.get()
-        if fault is not None and fault.kind != "stall":
-            flight.finish = "error"
-            if fault.kind == "cut":
-                connection.close()
-                return
-            raise Refused(500, "a fault on request", "InternalServerError")
-        if fault is not None:
-            await self._clock.sleep_until_ns(self._clock.now_ns() + fault.stall_ns)
-        body = answer.whole(flight.script.words, flight.script.finish, flight.job.cached_tokens)
-        whole = Output(flight.job, flight.job.output_tokens, True, output.planned_ns)
-        flight.note(whole, self._clock.now_ns())
-        connection.send(wire.response(200, body))
-        flight.finish = flight.script.finish
 
     def _land(self, flight: Flight) -> None:
         """Book a request that has ended in any way."""

@@ -24,6 +24,7 @@ _REASONS = {
     413: "Content Too Large",
     431: "Request Header Fields Too Large",
     500: "Internal Server Error",
+    503: "Service Unavailable",
 }
 
 

@@ -1,0 +1,258 @@
+"""What is not the arm's fault: a GPU that slowed down, others on the machine, memory that is not there, a full disk.
+
+`throttled` and `foreign_load` judge the samples of deciding windows and return whether the boot is spoilt, with what was
+seen in words. Where nothing could be judged the words begin with `NOT_CHECKED`, so that a report can say so.
+"""
+
+import asyncio
+import math
+import os
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean, median
+from typing import Any
+
+from profiles.runs import NOT_CHECKED, Step, Telemetry
+from profiles.units import MILLISECOND_NS, SECOND_NS, format_bytes, format_duration
+from replay.clock import Clock
+from replay.gpus import read_gpu_processes, read_gpus
+from replay.host import PROC, Host, memory_available_bytes
+
+# Clocks that were taken away. A power cap is not among them: an H200 or a GB10 under full load lives at its cap, in each
+# arm alike.
+SLOWED_BY = frozenset({"hw_slowdown", "hw_thermal", "sw_thermal", "hw_power_brake"})
+# A twentieth of the time moves a mean by less than the 2 % that matter, if clocks fall by a third.
+SLOWED_SHARE = 0.05
+# A GB10 that lost its power contract sits at 500 to 850 of 3003 MHz and names no reason; well, it runs at 2400 to 2490.
+# Between these is room for a clock that somebody locked (2100), or that a power cap holds down.
+LOW_CLOCK = 0.4
+# Below this utilisation a low clock is sleep and not sickness.
+LOADED = 0.5
+# One core that streams takes 5 to 10 % of the memory bandwidth that a GB10's CPU and GPU share: more than the material
+# line of 2 %. A desktop at rest takes 0.1 to 0.3.
+FOREIGN_CORES = 1.0
+FOREIGN_SHARE = 0.1
+# How fast memory can go: weights are read at up to 10 GB/s, and memory is cleared faster.
+FASTEST_FALL = 16 * 1024**3
+SOONEST_NS = 50 * MILLISECOND_NS
+# What a flooding log and /metrics can write between two looks a second apart. log_limit_mib has its own watch.
+DISK_FLOOR_BYTES = 512 * 1024**2
+# A driver frees what a dead process held within seconds; it never takes longer.
+MEMORY_PATIENCE_NS = 30 * SECOND_NS
+POLL_NS = 250 * MILLISECOND_NS
+COOL_POLL_NS = 2 * SECOND_NS
+
+
+def throttled(samples: Sequence[Telemetry]) -> tuple[bool, str]:
+    """A GPU was slowed down, or ran far below its clock without saying why. With what was seen."""
+    if not samples:
+        return False, f"{NOT_CHECKED}no sample fell into a deciding window"
+    rows: dict[int, list[dict[str, Any]]] = {}
+    for sample in samples:
+        for gpu in sample.gpus:
+            rows.setdefault(gpu.get("index", 0), []).append(gpu)
+    judged = {index: seen for index, gpus in sorted(rows.items()) if (seen := _judge_gpu(index, gpus)) is not None}
+    if not judged:
+        why = "no GPU says what slows it down, or its clock" if rows else "no GPU sensor answers (nvidia-smi)"
+        return False, f"{NOT_CHECKED}{why}"
+    broken = [words for spoilt, words in judged.values() if spoilt]
+    return bool(broken), "; ".join(broken or [words for _, words in judged.values()])
+
+
+def _judge_gpu(index: int, gpus: Sequence[dict[str, Any]]) -> tuple[bool, str] | None:
+    known = [gpu["throttle"] for gpu in gpus if gpu.get("throttle") is not None]
+    slowed = [SLOWED_BY & set(reasons) for reasons in known if SLOWED_BY & set(reasons)]
+    loaded = [
+        (gpu["clock_mhz"], gpu["clock_max_mhz"])
+        for gpu in gpus
+        if gpu.get("clock_mhz") is not None and gpu.get("clock_max_mhz") and (gpu.get("utilisation") or 0) >= LOADED
+    ]
+    if not known and not loaded:
+        return None
+    hottest = max((gpu["temperature_c"] for gpu in gpus if gpu.get("temperature_c") is not None), default=None)
+    heat = "" if hottest is None else f", at most {hottest:g} °C"
+    if is_often(len(slowed), len(known), SLOWED_SHARE):
+        reasons = ", ".join(sorted(frozenset().union(*slowed)))
+        return True, f"GPU {index} was slowed down by {reasons} in {len(slowed)} of {len(known)} samples{heat}"
+    if not loaded:
+        return False, f"GPU {index} named no slowdown; its clock was not judged, it was never under load{heat}"
+    clock, most = median(clock for clock, _ in loaded), max(most for _, most in loaded)
+    at = f"{clock:.0f} of {most:.0f} MHz under load"
+    if clock < LOW_CLOCK * most:
+        cure = "a GB10 in this state has to be unplugged for a minute"
+        return True, f"GPU {index} ran at {at} and named no reason ({cure})"
+    named = "" if known else "; what slows it down is not known"
+    return False, f"GPU {index} ran at {at}{heat}{named}"
+
+
+def foreign_load(samples: Sequence[Telemetry]) -> tuple[bool, str]:
+    """Others used the CPUs, or somebody else's process was on a GPU. With what was seen."""
+    if not samples:
+        return False, f"{NOT_CHECKED}no sample fell into a deciding window"
+    looked = [sample.gpu_strangers for sample in samples if sample.gpu_strangers is not None]
+    strangers = sorted({name for names in looked for name in names})
+    cores = [sample.others_busy for sample in samples if sample.others_busy is not None]
+    busy = sum(each > FOREIGN_CORES for each in cores)
+    found = []
+    if is_often(busy, len(cores), FOREIGN_SHARE):
+        named = [name for sample in samples for name in sample.others]
+        top = f" ({', '.join(named[-3:])})" if named else ""
+        found.append(
+            f"others used more than {FOREIGN_CORES:g} core in {busy} of {len(cores)} samples,"
+            f" {max(cores):.1f} at most{top}"
+        )
+    if strangers:
+        found.append(f"another program computes on a GPU: {', '.join(strangers)}")
+    if found:
+        return True, "; ".join(found)
+    if not cores and not looked:
+        return False, f"{NOT_CHECKED}the engine's processes are not known, so theirs cannot be told from others'"
+    cpu = f"others used {fmean(cores):.2f} cores on average" if cores else "the load of others on the CPUs is not known"
+    gpu = "nobody else was on a GPU" if looked else "other programs on a GPU cannot be seen here"
+    return False, f"{cpu}; {gpu}"
+
+
+def is_often(count: int, samples: int, share: float) -> bool:
+    """At least `share` of the samples, and at least two of them where there are two: one is a glitch."""
+    return count > 0 and count >= max(min(2, samples), math.ceil(share * samples))
+
+
+async def gpu_strangers(ours: Sequence[int] = (), off_loop: Callable[..., Awaitable[Any]] = asyncio.to_thread) -> list[str]:
+    """Programs that compute on a GPU and neither are of `ours` nor descend from one; [] where nothing can be seen.
+
+    Before a spawn `ours` is empty, and whoever is there takes part in the measurement.
+    """
+    apps: list[tuple[int, str]] | None = await off_loop(read_gpu_processes)
+    host = Host()
+    return [f"{name} (pid {pid})" for pid, name in apps or () if host.descends(pid, ours) is False]
+
+
+async def cool_down(
+    limit_c: float,
+    timeout_ns: int,
+    clock: Clock,
+    *,
+    read: Callable[[], list[dict[str, Any]]] = read_gpus,
+    off_loop: Callable[..., Awaitable[Any]] = asyncio.to_thread,
+) -> Step:
+    """Wait until the hottest GPU is no warmer than `limit_c`, at most `timeout_ns`.
+
+    Facts: from_c, to_c, limit_c. Without a proof it stayed too warm, or there is no sensor: the boot goes on and says so.
+    """
+    began_ns = clock.now_ns()
+    from_c: float | None = None
+    while True:
+        gpus: list[dict[str, Any]] = await off_loop(read)
+        hottest = max((gpu["temperature_c"] for gpu in gpus if gpu.get("temperature_c") is not None), default=None)
+        now_ns = clock.now_ns()
+        from_c = hottest if from_c is None else from_c
+        if hottest is None or hottest <= limit_c or now_ns - began_ns >= timeout_ns:
+            break
+        await clock.sleep_until_ns(min(now_ns + COOL_POLL_NS, began_ns + timeout_ns))
+    facts: dict[str, Any] = {"from_c": from_c, "to_c": hottest, "limit_c": limit_c}
+    proof = None
+    if hottest is None:
+        facts["missing"] = "no GPU says its temperature"
+    elif hottest <= limit_c:
+        proof = f"the hottest GPU is at {hottest:g} °C, no warmer than {limit_c:g} °C"
+    else:
+        facts["missing"] = f"still {hottest:g} °C after {format_duration(now_ns - began_ns)}"
+    return Step(name="cool_down", began_ns=began_ns, ended_ns=now_ns, proof=proof, facts=facts)
+
+
+@dataclass(frozen=True, slots=True)
+class MemoryWatch:
+    """The floor of MemAvailable. An engine that goes below it on unified memory does not get killed, it freezes the host."""
+
+    floor_bytes: int
+    read: Callable[[], int | None] = memory_available_bytes
+
+    def breach(self, sample: Telemetry) -> str | None:
+        """The sentence, if the sample is below the floor."""
+        return self._judge(sample.mem_available_bytes)
+
+    def look(self) -> str | None:
+        """The same for this very moment, without waiting for the next sample."""
+        return self._judge(self.read())
+
+    def pause_ns(self) -> int:
+        """Until when to look again: no later than the memory could be at its floor. 50 ms to 1 s."""
+        available = self.read()
+        if available is None:
+            return SECOND_NS
+        left_ns = (available - self.floor_bytes) * SECOND_NS // FASTEST_FALL
+        return max(SOONEST_NS, min(left_ns, SECOND_NS))
+
+    def _judge(self, available: int | None) -> str | None:
+        if available is None or available >= self.floor_bytes:
+            return None
+        return f"only {format_bytes(available)} of memory were left, the floor is {format_bytes(self.floor_bytes)}"
+
+
+async def memory_back(
+    before_bytes: int | None,
+    tolerance_bytes: int,
+    clock: Clock,
+    *,
+    timeout_ns: int = MEMORY_PATIENCE_NS,
+    read: Callable[[], int | None] = memory_available_bytes,
+) -> Step:
+    """Wait until MemAvailable is what it was before the spawn, less the tolerance. Facts: before, after, missing bytes.
+
+    Without a proof it did not come back: something of the engine still holds it.
+    """
+    began_ns = clock.now_ns()
+    while True:
+        after, now_ns = read(), clock.now_ns()
+        if before_bytes is None or after is None:
+            facts = {"before_bytes": before_bytes, "after_bytes": after, "missing_bytes": None}
+            return Step(name="memory", began_ns=began_ns, ended_ns=now_ns, facts=facts)
+        missing = max(0, before_bytes - after)
+        if missing <= tolerance_bytes or now_ns - began_ns >= timeout_ns:
+            break
+        await clock.sleep_until_ns(now_ns + POLL_NS)
+    back = f"{format_bytes(after)} are available, {format_bytes(before_bytes)} were before"
+    return Step(
+        name="memory",
+        began_ns=began_ns,
+        ended_ns=now_ns,
+        proof=back if missing <= tolerance_bytes else None,
+        facts={"before_bytes": before_bytes, "after_bytes": after, "missing_bytes": missing},
+    )
+
+
+def memory_held(step: Step) -> str | None:
+    """The sentence for a `memory_back` that did not find its memory again; None where it did, or nobody can tell."""
+    missing = step.facts.get("missing_bytes")
+    if step.proof is not None or missing is None:
+        return None
+    waited = format_duration(step.ended_ns - step.began_ns)
+    return f"{format_bytes(missing)} of memory did not come back within {waited} after the engine was gone"
+
+
+def disk_full(path: Path, floor_bytes: int = DISK_FLOOR_BYTES) -> str | None:
+    """The sentence, if the file system of `path` has less free than the floor, or no more inodes."""
+    try:
+        system = os.statvfs(path)
+    except OSError:
+        return None  # the next write says what is wrong
+    free = system.f_bavail * system.f_frsize
+    if free < floor_bytes:
+        return f"{path}: only {format_bytes(free)} are free on its disk, and a run needs {format_bytes(floor_bytes)}"
+    if system.f_files and not system.f_favail:
+        return f"{path}: its disk can hold no more files (no free inodes)"
+    return None
+
+
+def boot_id(proc: Path = PROC) -> str | None:
+    """Changes whenever the host is started."""
+    try:
+        return (proc / "sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
+    except OSError:
+        return None
+
+
+def samples_within(samples: Sequence[Telemetry], windows: Sequence[tuple[int, int]]) -> Iterator[Telemetry]:
+    """The samples that were taken inside one of the windows (start and end, both in)."""
+    return (sample for sample in samples if any(start <= sample.at_ns <= end for start, end in windows))
