@@ -130,14 +130,14 @@ async def _record_production(folder: Path, seed: int) -> None:
 
     from profiles.units import SECOND_NS
     from replay.clock import SystemClock
-    from replay.engine import EngineProcess, free_port, to_the_end, wait_listening
+    from replay.engines import EngineProcess, free_port, to_the_end, wait_listening
     from replay.simulator.traffic import send_traffic
 
     clock, host = SystemClock(), "127.0.0.1"
     me = [sys.executable, "-m", "firsttoken"]
 
-    async def end(process: EngineProcess, port: int) -> None:
-        await to_the_end(process.stop(host=host, port=port, patience_ns=10 * SECOND_NS))
+    async def end(process: EngineProcess) -> None:
+        await to_the_end(process.stop(10 * SECOND_NS))
 
     async with AsyncExitStack() as stack:
 
@@ -146,8 +146,8 @@ async def _record_production(folder: Path, seed: int) -> None:
             process = await EngineProcess.start(
                 [*me, *words], env=os.environ, cwd=Path.cwd(), log=log, host=host, port=port, clock=clock
             )
-            stack.push_async_callback(end, process, port)
-            await wait_listening(process, host, port, clock, patience_ns=60 * SECOND_NS)
+            stack.push_async_callback(end, process)
+            await wait_listening(process, clock, patience_ns=60 * SECOND_NS)
 
         engine_port, record_port = free_port(host), free_port(host)
         engine_url, record_url = f"http://{host}:{engine_port}", f"http://{host}:{record_port}"

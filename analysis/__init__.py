@@ -7,8 +7,9 @@ The way of a verdict, in order:
 3. `contrasts`  pairs of an arm and its reference, and their differences block by block
 4. `stats`      the block t, zones, exact binomial bounds, required blocks; numbers in, numbers out
 5. `guards`     what an arm must not make worse
-6. `boot_log`   new fallback lines, and arms that change nothing
-7. `acceptance` mean acceptance length per class
+6. `boot_log`   new fallback lines, kernels compiled in a window, sizes of the KV cache; `selection`: arms that
+                change nothing
+7. `acceptance` mean acceptance length, rates and positions, per class and window
 8. `course`     how far the run came, what was discarded, whether it is valid; `bench` holds what all arms share
 9. `faults`     what stands against an arm beside its numbers
 10. `settle`    how many blocks and hours would decide what is open

@@ -1,34 +1,98 @@
-"""Mean acceptance length of speculative decoding, per class, from the engine's counters around `single` windows.
+"""Acceptance of speculative decoding per class, from `single` windows, and per window.
 
-Mean acceptance length = 1 + accepted / drafts, the bonus token included. The plain rate (accepted of drafted tokens) is
-not comparable between draft lengths: a longer draft lowers it even where it helps.
+Three sources, the first that an engine has: its counters around a window (vLLM, llama.cpp), a gauge looked at while the
+window ran (SGLang), the answers themselves (llama.cpp's timings, for the rate alone). Formulas: `profiles.counters`.
 
 Over a profile without the recorded text it is not measurable: the counters then tell of the text that was made up.
 """
 
 from collections.abc import Iterable
-from typing import Final
+from dataclasses import dataclass
+from typing import Final, Literal
 
+from profiles.counters import Acceptance, acceptance, pooled
 from profiles.measurable import ACCEPTANCE
-from profiles.runs import Boot, Run
+from profiles.runs import Boot, Run, WindowFacts
 
-DRAFTS: Final = "vllm:spec_decode_num_drafts_total"
-ACCEPTED: Final = "vllm:spec_decode_num_accepted_tokens_total"
+LENGTH_GAUGE: Final = "sglang:spec_accept_length"
+RATE_GAUGE: Final = "sglang:spec_accept_rate"
+
+
+@dataclass(frozen=True, slots=True)
+class AcceptanceFinding:
+    """Acceptance over one or more windows; None where its source does not tell.
+
+    `length` is 1 + accepted / drafts, `rate` accepted of drafted tokens, which is not comparable between draft lengths,
+    `position_rates` the share of drafts that held up to each position.
+    """
+
+    length: float | None
+    rate: float | None
+    position_rates: tuple[float, ...] | None
+    source: Literal["counters", "gauge", "answers"]
+    problem: str | None = None  # why the counters contradict each other
+
+
+def acceptance_by_class(boots: Iterable[Boot]) -> dict[str, AcceptanceFinding]:
+    """Class → acceptance over the `single` windows of these boots. A class that shows nothing has no entry."""
+    return _grouped(
+        (window.workload, boot, window)
+        for boot in boots
+        for window in boot.facts.windows
+        if window.kind == "single" and window.workload is not None
+    )
+
+
+def acceptance_by_window(boots: Iterable[Boot]) -> dict[str, AcceptanceFinding]:
+    """Window → acceptance over these boots, of whatever mix the window plays."""
+    return _grouped((window.name, boot, window) for boot in boots for window in boot.facts.windows)
 
 
 def acceptance_lengths(boots: Iterable[Boot]) -> dict[str, float]:
     """Class → mean acceptance length over these boots. A class without usable counters has no entry, never a 0."""
-    drafts: dict[str, float] = {}
-    accepted: dict[str, float] = {}
-    for boot in boots:
-        for window in boot.facts.windows:
-            counters = window.counters
-            if window.kind != "single" or window.workload is None or counters is None or window.counters_void:
-                continue
-            if DRAFTS in counters and ACCEPTED in counters:
-                drafts[window.workload] = drafts.get(window.workload, 0.0) + counters[DRAFTS]
-                accepted[window.workload] = accepted.get(window.workload, 0.0) + counters[ACCEPTED]
-    return {name: 1 + accepted[name] / count for name, count in drafts.items() if count > 0}
+    found = acceptance_by_class(boots)
+    return {name: finding.length for name, finding in found.items() if finding.length is not None}
+
+
+def _grouped(items: Iterable[tuple[str, Boot, WindowFacts]]) -> dict[str, AcceptanceFinding]:
+    groups: dict[str, list[tuple[Boot, WindowFacts]]] = {}
+    for name, boot, window in items:
+        groups.setdefault(name, []).append((boot, window))
+    found = {name: _by_counters(group) or _by_gauge(group) or _by_answers(group) for name, group in groups.items()}
+    return {name: finding for name, finding in found.items() if finding is not None}
+
+
+def _by_counters(group: list[tuple[Boot, WindowFacts]]) -> AcceptanceFinding | None:
+    parts: list[Acceptance] = []
+    for _, window in group:
+        found = acceptance(window.counters) if window.counters is not None and not window.counters_void else None
+        if found is not None:
+            parts.append(found)
+    whole = pooled(parts)
+    if whole is None:
+        return None
+    problem = next((part.problem for part in parts if part.problem is not None), None)
+    return AcceptanceFinding(whole.length, whole.rate, whole.position_rates, "counters", problem)
+
+
+def _by_gauge(group: list[tuple[Boot, WindowFacts]]) -> AcceptanceFinding | None:
+    """The mean over the boots: a gauge has no counts to pool."""
+    lengths = [window.gauges[LENGTH_GAUGE] for _, window in group if LENGTH_GAUGE in window.gauges]
+    rates = [window.gauges[RATE_GAUGE] for _, window in group if RATE_GAUGE in window.gauges]
+    if not lengths:
+        return None
+    return AcceptanceFinding(sum(lengths) / len(lengths), sum(rates) / len(rates) if rates else None, None, "gauge")
+
+
+def _by_answers(group: list[tuple[Boot, WindowFacts]]) -> AcceptanceFinding | None:
+    drafted = accepted = 0
+    for boot, window in group:
+        for outcome in boot.outcomes:
+            response = outcome.response
+            if outcome.window == window.name and response.draft_tokens and response.accepted_tokens is not None:
+                drafted += response.draft_tokens
+                accepted += response.accepted_tokens
+    return AcceptanceFinding(None, accepted / drafted, None, "answers") if drafted else None
 
 
 def not_measurable(run: Run) -> tuple[str, ...]:

@@ -1,12 +1,13 @@
 """The course of a run: which boots counted, how far it came, and whether it can be judged at all."""
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from profiles.errors import FirsttokenError
 from profiles.experiment import Experiment
 from profiles.experiment_checks import discard_condition
-from profiles.runs import DISCARDED, DONE, FAILED, BootFacts, Run
+from profiles.runs import DISCARDED, DONE, FAILED, NOT_CHECKED, BootFacts, Run
 from profiles.units import HOUR_NS, format_duration
 
 
@@ -121,10 +122,25 @@ def _spent_ns(facts: BootFacts) -> int | None:
     return None if facts.spawned_ns is None or facts.gone_ns is None else facts.gone_ns - facts.spawned_ns
 
 
-def not_checked(experiment: Experiment) -> tuple[str, ...]:
-    """Conditions of discard.when that this version does not measure."""
-    known = [(entry, discard_condition(entry)) for entry in experiment.file.discard.when]
-    return tuple(entry for entry, condition in known if condition is None or condition[0] != "client_lag_p99_ms")
+def not_checked(run: Run, experiment: Experiment) -> tuple[str, ...]:
+    """Conditions of discard.when that boots which count were not judged by, each with the reason."""
+    boots = facts_of(run, DONE)
+    found = []
+    for entry in experiment.file.discard.when:
+        name = (discard_condition(entry) or (entry, None))[0]
+        reasons = Counter(why for facts in boots if (why := _unseen(name, facts)) is not None)
+        for why, count in reasons.items():
+            found.append(f"{entry}: {why}" + (f" (in {count} of {len(boots)} boots)" if count < len(boots) else ""))
+    return tuple(found)
+
+
+def _unseen(name: str, facts: BootFacts) -> str | None:
+    """Why a condition was not looked at in a boot; None if it was."""
+    seen = facts.checked.get(name)
+    if seen is None:
+        # A run of the version before it wrote down what was checked.
+        return None if name == "client_lag_p99_ms" and facts.lag is not None else "the run does not say"
+    return seen.removeprefix(NOT_CHECKED) if seen.startswith(NOT_CHECKED) else None
 
 
 def lag_note(run: Run) -> str | None:

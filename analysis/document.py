@@ -4,7 +4,7 @@ import math
 from typing import Any, Final
 
 from analysis import course
-from analysis.acceptance import not_measurable
+from analysis.acceptance import AcceptanceFinding, not_measurable
 from analysis.guards import relative
 from analysis.judge import ArmReport, Report
 from analysis.stats import Estimate, p_below, p_value
@@ -44,7 +44,7 @@ def verdict_document(report: Report) -> dict[str, Any]:
         "invalid": list(report.invalid),
         "warnings": list(report.warnings),
         "not_measurable": list(not_measurable(report.run)),
-        "not_checked": list(course.not_checked(report.experiment)),
+        "not_checked": list(course.not_checked(report.run, report.experiment)),
         "arms": [_arm(arm) for arm in report.arms],
         "skipped": report.run.manifest.get("skipped") or [],
         "discarded": [_boot(facts) for facts in report.discarded],
@@ -76,16 +76,37 @@ def _arm(arm: ArmReport) -> dict[str, Any]:
         "boots": arm.boots,
         "guards": [_guard(guard) for guard in arm.guards],
         "boot_log": {
-            "clean": not arm.new_lines,
-            "new": list(arm.new_lines),
-            "noted": list(arm.noted_lines),
-            "changes_nothing": arm.changes_nothing is not None,
+            "clean": not arm.log.new,
+            "new": list(arm.log.new),
+            "noted": list(arm.log.noted),
+            "allowed": [{"signature": line, "reason": reason} for line, reason in arm.log.allowed],
+            "notes": list(arm.log.notes),
+            "blockers": list(arm.log.blockers),
+            "changes_nothing": arm.log.changes_nothing is not None,
+            "same_as_baseline": arm.log.same_as_baseline,
         },
         "step": step and {"against": step.against, "measures": [_measure(finding) for finding in step.measures]},
-        "acceptance": [{"class": name, "baseline": base, "arm": own} for name, (base, own) in arm.acceptance.items()],
+        "acceptance": [
+            {"class": name, "baseline": base and base.length, "arm": own and own.length, "drafts": _drafts(base, own)}
+            for name, (base, own) in arm.drafts.items()
+        ],
         "cached_share": arm.cached and {"arm": arm.cached[0], "baseline": arm.cached[1]},
         "discarded_blocks": [{"block": block, "reason": reason} for block, reason in arm.discarded_pairs],
         "settle": arm.settle and {"blocks": arm.settle.blocks, "hours": arm.settle.hours},
+    }
+
+
+def _drafts(base: AcceptanceFinding | None, own: AcceptanceFinding | None) -> dict[str, Any]:
+    return {
+        side: found
+        and {
+            "length": found.length,
+            "rate": found.rate,
+            "position_rates": found.position_rates,
+            "source": found.source,
+            "problem": found.problem,
+        }
+        for side, found in (("baseline", base), ("arm", own))
     }
 
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 import polars as pl
 
 from analysis import boot_log, contrasts, course, stats
-from analysis.acceptance import acceptance_lengths, is_measurable
+from analysis.acceptance import AcceptanceFinding, acceptance_by_class, is_measurable
 from analysis.bench import Bench, make_bench
 from analysis.contrasts import BlockMeans
 from analysis.course import Course
@@ -43,7 +43,8 @@ class StepFinding:
 
 @dataclass(frozen=True, slots=True)
 class ArmReport:
-    """All that the report says about an arm. `acceptance`: class → mean acceptance length, baseline and arm."""
+    """All that the report says about an arm. `acceptance`: class → mean acceptance length, baseline and arm;
+    `drafts` the same with rates and positions."""
 
     arm: str
     verdict: Verdict
@@ -51,11 +52,10 @@ class ArmReport:
     guards: tuple[GuardFinding, ...]
     blocks: int
     boots: int
-    new_lines: tuple[str, ...]
-    noted_lines: tuple[str, ...]
-    changes_nothing: str | None  # the predecessor, where the boot log shows no difference from it
+    log: boot_log.LogJudgement
     step: StepFinding | None
     acceptance: dict[str, tuple[float | None, float | None]]
+    drafts: dict[str, tuple[AcceptanceFinding | None, AcceptanceFinding | None]]
     cached: tuple[float, float] | None
     discarded_pairs: tuple[tuple[int, str], ...]
     settle: Settle | None
@@ -140,9 +140,9 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
     errors = count_errors(bench, arm.name)
     guards = tuple(judge_guard(rule, run, against, errors, alpha=bench.alpha) for rule in file.guard)
     unstable = instability(bench, arm.name)
-    new = boot_log.new_lines(run, file, arm.name, bench.baseline)
+    log = boot_log.judge_logs(run, bench.experiment, arm)
     broken = (
-        [f"new fallback line in the boot log: {line}" for line in new] if file.boot_log.on_dirty == "reject" else []
+        [f"new fallback line in the boot log: {line}" for line in log.new] if file.boot_log.on_dirty == "reject" else []
     )
     cached = contrasts.cached_shares(pairs)
     evidence = Evidence(
@@ -153,7 +153,7 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
         invalid=invalid,
         too_few=tuple(too_few(bench, arm, against, measures, unstable=bool(unstable))),
         broken=(*broken, *unstable),
-        blockers=tuple(blockers(bench, arm, against, cached)),
+        blockers=(*blockers(bench, arm, against, cached), *log.blockers),
         mixed_action=file.mixed.action,
     )
     verdict = decide(evidence)
@@ -161,7 +161,7 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
     if stack:
         verdict = replace(verdict, reasons=(*verdict.reasons, stack))
     hours = course.hours_per_block(run)
-    predecessor = arm.extends or bench.baseline
+    drafts = _acceptance(bench, arm.name)
     return ArmReport(
         arm=arm.name,
         verdict=verdict,
@@ -169,11 +169,12 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
         guards=guards,
         blocks=len(against.blocks),
         boots=sum(boot.facts.arm == arm.name for boot in run.boots),
-        new_lines=tuple(new),
-        noted_lines=tuple(boot_log.new_lines(run, file, arm.name, bench.baseline, boot_log.NOTED)),
-        changes_nothing=predecessor if boot_log.shows_no_change(run, arm.name, predecessor) else None,
+        log=log,
         step=_step(bench, arm),
-        acceptance=_acceptance(bench, arm.name),
+        acceptance={
+            name: (base.length if base else None, own.length if own else None) for name, (base, own) in drafts.items()
+        },
+        drafts=drafts,
         cached=cached,
         discarded_pairs=against.discarded,
         settle=settle(measures, guards, blocks=len(against.blocks), hours_per_block=hours, alpha=bench.alpha)
@@ -239,12 +240,12 @@ def _stack_reason(experiment: Experiment, arm: Arm, above: list[ArmReport]) -> s
     return f"stack: contains rejected {', '.join(reversed(chain))}; re-run without {it}"
 
 
-def _acceptance(bench: Bench, arm: str) -> dict[str, tuple[float | None, float | None]]:
+def _acceptance(bench: Bench, arm: str) -> dict[str, tuple[AcceptanceFinding | None, AcceptanceFinding | None]]:
     if not is_measurable(bench.run):
         return {}
     boots = counting_boots(bench.run)
     chosen = [
-        acceptance_lengths(
+        acceptance_by_class(
             boot for (name, block), boot in boots.items() if name == side and block in bench.course.blocks
         )
         for side in (bench.baseline, arm)
@@ -262,7 +263,22 @@ def _bench_warnings(bench: Bench) -> list[str]:
             f"TPOT of {format_percent(share)} of the requests takes the first event as one token: "
             f"the engine packs several into an event and does not say how many"
         )
+    warnings += _metrics_warnings(bench)
     base_died = [boot.facts for boot in bench.run.boots if boot.facts.arm == bench.baseline and died(boot.facts)]
     if base_died:
         warnings.append(f"{len(base_died)} boots of the baseline {bench.baseline} itself failed")
     return warnings
+
+
+def _metrics_warnings(bench: Bench) -> list[str]:
+    """Windows whose counters cannot be used, each reason once: acceptance and cached tokens are missing there."""
+    windows = [window for boot in counting_boots(bench.run).values() for window in boot.facts.windows]
+    reasons: dict[str, int] = {}
+    for window in windows:
+        if window.counters_void:
+            reasons[window.counters_void] = reasons.get(window.counters_void, 0) + 1
+    return [
+        f"server metrics unavailable in {count} of {len(windows)} windows: {reason}; "
+        "the verdict stands on the client's clock"
+        for reason, count in sorted(reasons.items(), key=lambda item: -item[1])[:3]
+    ]

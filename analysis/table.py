@@ -161,14 +161,16 @@ def _arm(arm: ArmReport, report: Report) -> list[str]:
         lines += _bullet(text)
     if arm.verdict.word == "workload-dependent":
         lines += _classes(arm)
-    for text in (*_ladder(arm), *map(_guard, arm.guards), *_log(arm, report), *_limits(arm)):
+    for text in (*_ladder(arm, report), *map(_guard, arm.guards), *_log(arm, report), *_limits(arm)):
         lines += _bullet(text)
     return lines
 
 
-def _ladder(arm: ArmReport) -> Iterator[str]:
-    if arm.changes_nothing:
-        yield f"changes nothing the boot log shows against {arm.changes_nothing}: same backend, same scheduling"
+def _ladder(arm: ArmReport, report: Report) -> Iterator[str]:
+    if arm.log.changes_nothing:
+        yield f"changes nothing the boot log shows against {arm.log.changes_nothing}: same backend, same scheduling"
+    if arm.log.same_as_baseline and arm.log.changes_nothing != report.baseline:
+        yield f"nothing in the boot log tells it from the baseline {report.baseline}"
     if arm.step:
         parts = [f"{item.title} {_change(item.estimate)} {item.zone}" for item in arm.step.measures]
         yield f"this step alone, against {arm.step.against}: {'; '.join(parts)}"
@@ -222,11 +224,13 @@ def _guard(guard: GuardFinding) -> str:
 
 def _log(arm: ArmReport, report: Report) -> list[str]:
     lines = []
-    if not arm.new_lines:
+    if not arm.log.new:
         lines.append("boot log: no fallback line that the baseline lacks")
     elif report.experiment.file.boot_log.on_dirty == "note":
-        lines += [f"boot log, new fallback (noted by the rule): {line}" for line in arm.new_lines]
-    lines += [f"boot log, new: {line}" for line in arm.noted_lines]
+        lines += [f"boot log, new fallback (noted by the rule): {line}" for line in arm.log.new]
+    lines += [f"boot log, new: {line}" for line in arm.log.noted]
+    lines += [f"boot log, new, allowed by the rule ({reason}): {line}" for line, reason in arm.log.allowed]
+    lines += [f"boot log: {note}" for note in arm.log.notes]
     return lines
 
 
@@ -236,7 +240,7 @@ def _tail(report: Report) -> list[str]:
         ("Skipped arms", [f"{item['arm']}: {item['reason']}" for item in report.run.manifest.get("skipped") or []]),
         ("Discarded boots", [_boot(facts.arm, facts.block, facts.reason) for facts in report.discarded]),
         ("Failed boots", [_boot(facts.arm, facts.block, facts.reason) for facts in report.failed]),
-        ("Not checked by this version", list(course.not_checked(report.experiment))),
+        ("Not checked", list(course.not_checked(report.run, report.experiment))),
     ):
         if rows:
             lines += ["", title]

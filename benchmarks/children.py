@@ -14,8 +14,11 @@ GRACE_S = 30.0
 
 
 def environment() -> dict[str, str]:
-    """What our processes are started with: proxies of the environment have no say on loopback."""
-    return {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    """What our processes are started with: proxies of the environment have no say on loopback, and bytecode is kept, as
+    it is for a user: otherwise every start compiles what changed."""
+    kept = {name: value for name, value in os.environ.items() if not name.lower().endswith("_proxy")}
+    kept.pop("PYTHONDONTWRITEBYTECODE", None)
+    return kept
 
 
 class Helper:

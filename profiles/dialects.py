@@ -65,6 +65,9 @@ class Usage(msgspec.Struct, frozen=True):
     output_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    # Of speculative decoding, where the answer itself tells (llama.cpp): proposed, and those of them that held.
+    draft_tokens: int | None = None
+    accepted_tokens: int | None = None
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -79,6 +82,7 @@ class Reading(msgspec.Struct, frozen=True):
     finish: str | None = None
     done: bool = False  # the marker after which nothing comes: [DONE], message_stop
     error: str | None = None  # type or code of an error, never its message: messages may quote the prompt
+    error_code: int | None = None
     malformed: bool = False
     other: bool = False  # a whole answer that holds no generated text by its nature: an embedding, a list of models
 
@@ -108,7 +112,7 @@ def read_event(data: bytes, name: str = "", keep: Keep | None = None) -> Reading
         keep(event)
     kind = event.get("type")
     if kind == "error":  # Responses puts code and message beside the type, without an `error` object
-        return Reading(error=error_kind({"code": event.get("code")}))
+        return _read_error({"code": event.get("code")})
     if isinstance(kind, str):
         if kind.startswith("response."):
             return _read_responses_event(kind, event)
@@ -142,8 +146,14 @@ def _load(data: bytes) -> dict[str, Any] | Reading:
     if not isinstance(document, dict):
         return MALFORMED
     if document.get("error"):
-        return Reading(error=error_kind(document["error"]))
+        return _read_error(document["error"])
     return document
+
+
+def _read_error(error: Any, usage: Usage | None = None) -> Reading:
+    code = error.get("code") if isinstance(error, dict) else None
+    counts = isinstance(code, int) and not isinstance(code, bool) and 0 < code < 10_000
+    return Reading(usage=usage, error=error_kind(error), error_code=code if counts else None)
 
 
 def error_kind(error: Any) -> str:
@@ -182,6 +192,24 @@ def read_usage(usage: Any) -> Usage | None:
     if prompt is None and output is None and cached is None:
         return None
     return Usage(prompt, output, cached, reasoning)
+
+
+def _read_timings(usage: Usage | None, timings: Any) -> Usage | None:
+    """Usage with what llama.cpp tells beside it: drafts, and the counts themselves where usage was not asked for."""
+    if not isinstance(timings, dict):
+        return usage
+    known = usage or Usage()
+    cached, computed = _count(timings, "cache_n"), _count(timings, "prompt_n")
+    whole = None if cached is None or computed is None else cached + computed
+    drafted = _count(timings, "draft_n")
+    return Usage(
+        whole if known.prompt_tokens is None else known.prompt_tokens,
+        _count(timings, "predicted_n") if known.output_tokens is None else known.output_tokens,
+        cached if known.cached_tokens is None else known.cached_tokens,
+        known.reasoning_tokens,
+        drafted,
+        None if drafted is None else _count(timings, "draft_n_accepted"),
+    )
 
 
 def _count(mapping: dict[str, Any], *keys: str) -> int | None:
@@ -227,7 +255,7 @@ def _read_choices(event: dict[str, Any]) -> Reading:
         reasoning=reasoning,
         tool_text=tool_text,
         token_count=token_count,
-        usage=read_usage(event.get("usage")),
+        usage=_read_timings(read_usage(event.get("usage")), event.get("timings")),
         finish=finish,
     )
 
@@ -263,7 +291,7 @@ def _read_responses_event(kind: str, event: dict[str, Any]) -> Reading:
         reason = _mapping(answer.get("incomplete_details")).get("reason") or "length"
         return Reading(usage=usage, finish=plain_word(reason, OTHER), done=True)
     if kind == "response.failed":
-        return Reading(usage=usage, error=error_kind(answer.get("error")))
+        return _read_error(answer.get("error"), usage)
     return NOTHING
 
 

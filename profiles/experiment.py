@@ -105,7 +105,7 @@ def resolve_arms(path: Path, text: str, file: ExperimentFile) -> tuple[Arm, ...]
         base_argv = parent.argv if parent else tuple(engine.argv if engine else ())
         base_env = parent.env if parent else dict(engine.env if engine else {})
         argv = tuple(table.argv) + tuple(table.args) if table.argv else base_argv + tuple(table.args)
-        if not argv:
+        if not argv and (engine is None or engine.launcher == "process"):
             raise refuse(index, "argv", "no command line: give [engine] argv, or argv here")
         resolved[table.name] = Arm(
             name=table.name,

@@ -9,6 +9,7 @@ from functools import partial
 from profiles.concurrency import Concurrency, OperatingPoint
 from profiles.errors import RuleError
 from profiles.experiment_file import ArmTable, Experiment, GuardRule
+from profiles.launcher_checks import check_launchers
 from profiles.measurable import SUBJECTS, settings_for
 from profiles.toml_lines import line_of
 from profiles.units import HOUR_NS, parse_duration
@@ -41,9 +42,11 @@ def check_rule(experiment: Experiment, text: str = "") -> None:
         return RuleError(experiment.path, key, problem, line=line_of(text, key), hint=hint)
 
     _check_load(experiment, refuse)
+    _check_engine(experiment, refuse)
     _check_design(experiment, refuse)
     _check_measures(experiment, refuse)
     _check_boot_log(experiment, refuse)
+    check_launchers(experiment, refuse)
     for index, guard in enumerate(experiment.file.guard):
         _check_guard(experiment, guard, partial(refuse, f"guard[{index}].metric"))
 
@@ -60,16 +63,50 @@ def _check_load(experiment: Experiment, refuse: Refuse) -> None:
     if not 0 < file.profile.operating_point.cover <= 1:
         raise refuse("profile.operating_point", "cover must be above 0 and at most 1")
     _check_point(experiment, refuse)
-    named = ("connect_timeout", "write_timeout", "first_token_timeout", "gap_timeout", "request_timeout", "stall_timeout")
+    named = (
+        "connect_timeout",
+        "write_timeout",
+        "first_token_timeout",
+        "gap_timeout",
+        "request_timeout",
+        "stall_timeout",
+    )
     durations = {f"load.{name}": getattr(file.load, name) for name in (*named, "idle_cap")}
     if file.engine is not None:
-        durations["engine.ready_timeout"] = file.engine.ready_timeout
-        durations["engine.stop_timeout"] = file.engine.stop_timeout
+        for name in ("ready_timeout", "stop_timeout", "cool_down_timeout"):
+            durations[f"engine.{name}"] = getattr(file.engine, name)
+    for index, arm in enumerate(file.arm):
+        own = {"ready_timeout": arm.ready_timeout, "stop_timeout": arm.stop_timeout}
+        durations |= {f"arm[{index}].{name}": value for name, value in own.items() if value}
     for key, duration in durations.items():
         try:
             parse_duration(duration)
         except ValueError as error:
             raise refuse(key, str(error)) from None
+
+
+def _check_engine(experiment: Experiment, refuse: Refuse) -> None:
+    """What each boot finds and leaves: caches, temperature, memory."""
+    rules = experiment.file.engine
+    if rules is None:
+        return
+    for name in ("min_available_gib", "memory_tolerance_gib", "log_limit_mib"):
+        if not 0 < getattr(rules, name) < math.inf:
+            raise refuse(f"engine.{name}", "must be a number above 0")
+    if rules.cool_down_c is not None and not 0 < rules.cool_down_c < math.inf:
+        raise refuse("engine.cool_down_c", "must be a temperature in °C above 0, such as 50")
+    if any(not entry.strip() for entry in rules.cache_dirs):
+        raise refuse("engine.cache_dirs", "an entry is empty")
+    hook = rules.hooks is not None and bool(rules.hooks.wipe)
+    if rules.cache == "wipe" and not rules.cache_dirs and not hook:
+        hint = 'Name them, such as cache_dirs = ["~/.cache/vllm/torch_compile_cache", "~/.triton"].'
+        if rules.launcher in ("docker", "podman"):
+            hint += ' A container that mounts no cache starts without one: then cache = "keep" is cold each time.'
+        raise refuse("engine.cache", 'cache = "wipe" needs cache_dirs: what is to be emptied', hint)
+    cold = {"cache": rules.cache != "keep", "drop_page_cache": rules.drop_page_cache}
+    for name, asked in cold.items():
+        if rules.launcher == "external" and asked:
+            raise refuse(f"engine.{name}", "an engine that is up already has no cold boot to prepare", "Leave it out.")
 
 
 def _check_point(experiment: Experiment, refuse: Refuse) -> None:

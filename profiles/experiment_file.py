@@ -224,7 +224,7 @@ class ArmTable(Table, frozen=True, kw_only=True):
     port: int | None = None
     ready_timeout: str = ""
     stop_timeout: str = ""
-    changes: list[Literal["prefix_cache", "output"]] = []
+    changes: list[Literal["prefix_cache", "output", "kv_cache"]] = []
     note: str = ""
 
 

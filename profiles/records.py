@@ -53,10 +53,14 @@ class ResponseFacts(Record, frozen=True, kw_only=True):
     output_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
+    # Of speculative decoding, where the answer itself tells: proposed, and those of them that held.
+    draft_tokens: int | None = None
+    accepted_tokens: int | None = None
     finish: str | None = None
     output: bool = False  # it carried generated output, streamed or whole
     done: bool = False  # the marker after which nothing comes was seen
     error: str | None = None  # type or code of an error object inside the answer
+    error_code: int | None = None  # its code, where that is a number
     unread: str | None = None  # why the body could not be read (an encoding, a size)
 
     @property

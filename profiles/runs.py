@@ -50,6 +50,10 @@ FAILED: Final = "failed"  # the arm caused it: it died, hung or would not boot; 
 DISCARDED: Final = "discarded"  # the surroundings caused it; replaced, visibly
 
 
+# How the words of `BootFacts.checked` begin where a condition could not be looked at.
+NOT_CHECKED: Final = "not checked: "
+
+
 class LagFacts(Record, frozen=True, kw_only=True):
     """How late the client's own event loop was."""
 
@@ -92,6 +96,7 @@ class WindowFacts(Record, frozen=True, kw_only=True):
     counters: dict[str, float] | None = None
     # Why the counters cannot be used (a restart, an engine that never went idle).
     counters_void: str | None = None
+    gauges: dict[str, float] = {}  # looked at while the window ran, where an engine has no counter; their means
     server_ttft_ns: int | None = None  # mean by the engine's own histogram: a cross-check only
     # How far the result can be trusted.
     schedule_lag: ScheduleLag | None = None
@@ -179,6 +184,7 @@ class BootFacts(Record, frozen=True, kw_only=True):
     kv_tokens: int | None = None
     windows: list[WindowFacts] = []
     lag: LagFacts | None = None
+    checked: dict[str, str] = {}  # by discard condition: what was seen, or NOT_CHECKED and why
     override: dict[str, Any] = {}  # what was changed in every recorded body, such as model, cache_salt
 
 

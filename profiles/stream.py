@@ -56,11 +56,17 @@ class ResponseReader:
         self._output = False
         self._done = False
         self._error: str | None = None
+        self._error_code: int | None = None
 
     @property
     def ended(self) -> bool:
         """The terminal event has been read: what comes after it is only framing."""
         return self._done
+
+    @property
+    def last_token_ns(self) -> int | None:
+        """The instant of the last event with tokens so far."""
+        return self._token_ns[-1] if self._token_ns else None
 
     def answer(self) -> Answer | None:
         """What the engine said, where it was to be kept and could be. Call after `finish`."""
@@ -120,10 +126,13 @@ class ResponseReader:
             output_tokens=self._output_tokens(),
             cached_tokens=self._usage.cached_tokens,
             reasoning_tokens=self._usage.reasoning_tokens,
+            draft_tokens=self._usage.draft_tokens,
+            accepted_tokens=self._usage.accepted_tokens,
             finish=self._finish,
             output=self._output,
             done=self._done,
             error=self._error,
+            error_code=self._error_code,
             unread=self._unread,
         )
 
@@ -154,7 +163,7 @@ class ResponseReader:
     def _take_event(self, name: str, lines: tuple[bytes, ...], error: bytes | None, at_ns: int) -> None:
         self._events += 1
         if error is not None:
-            self._error = self._error or read_event(b'{"error":' + error + b"}").error or "error"
+            self._take_error(read_event(b'{"error":' + error + b"}"))
         whole = read_event(b"\n".join(lines), name, self._keep)
         if whole.malformed and len(lines) > 1:
             # Glued events: the blank line between them was lost. Each data line is read on its own.
@@ -201,6 +210,11 @@ class ResponseReader:
         # An embedding is output too, though it is no text. A generated answer without any text is empty.
         self._output = reading.tokens or reading.other
 
+    def _take_error(self, reading: Reading) -> None:
+        """The first error of an answer is its reason; what follows is mostly its echo."""
+        if self._error is None:
+            self._error, self._error_code = reading.error or "error", reading.error_code
+
     def _take_outcome(self, reading: Reading) -> None:
         if reading.usage is not None:
             if not self._token_ns:
@@ -210,7 +224,7 @@ class ResponseReader:
         if reading.finish is not None:
             self._finish = reading.finish
         if reading.error is not None:
-            self._error = self._error or reading.error
+            self._take_error(reading)
         self._done = self._done or reading.done
 
 
@@ -221,4 +235,6 @@ def _merge(before: Usage, after: Usage) -> Usage:
         after.output_tokens if after.output_tokens is not None else before.output_tokens,
         after.cached_tokens if after.cached_tokens is not None else before.cached_tokens,
         after.reasoning_tokens if after.reasoning_tokens is not None else before.reasoning_tokens,
+        after.draft_tokens if after.draft_tokens is not None else before.draft_tokens,
+        after.accepted_tokens if after.accepted_tokens is not None else before.accepted_tokens,
     )

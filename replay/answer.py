@@ -106,4 +106,3 @@ def _is_framed(headers: list[tuple[bytes, bytes]]) -> bool:
     if codings:
         return codings[-1].lower().rpartition(b",")[2].strip() == b"chunked"
     return any(name.lower() == b"content-length" for name, _ in headers)
-

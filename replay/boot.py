@@ -2,17 +2,15 @@
 
     caches and cool-down → spawn → ready → identity → isolation → warm-up → windows → stop → memory back → boot.json
 
-Every step is recorded with what proves it. What an engine does ends as a status and not as an exception: `failed` counts
-against the arm, `discarded` is a fault of the surroundings and is replaced. Only an interruption leaves without a
-boot.json, and then the engine is stopped first. The part in which the engine is alive is in `session`.
+Every step is recorded with what proves it. What an engine does ends as a status and not as an exception: `failed`
+counts against the arm, `discarded` is a fault of the surroundings and is replaced. Only an interruption leaves without
+a boot.json, and then the engine is stopped first. The part in which the engine is alive is in `session`.
 """
 
 import asyncio
-import os
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from profiles.errors import EngineFailed, FirsttokenError
@@ -23,7 +21,8 @@ from replay import caches, surroundings
 from replay.bootlog import LogFacts, Pattern, scan_log
 from replay.clock import Clock
 from replay.discards import spoilt
-from replay.engines import Engine, Launch, PortTaken, Stopped, free_port, launch, to_the_end
+from replay.engines import Engine, Launch, PortTaken, Stopped, bind_address, free_port, launch, to_the_end, wipe
+from replay.host import memory_available_bytes
 from replay.load import Load
 from replay.rundir import BootFolder
 from replay.session import Found, Session
@@ -59,9 +58,7 @@ class Bench:
     warmup_rounds: int = 0  # 0: this boot finds it
 
 
-async def run_boot(
-    bench: Bench, arm: Arm, place: Place, folder: BootFolder, note: Callable[..., None]
-) -> BootFacts:
+async def run_boot(bench: Bench, arm: Arm, place: Place, folder: BootFolder, note: Callable[..., None]) -> BootFacts:
     """Boot, measure, stop. Returns the facts, already written.
 
     Raises PortTaken before anything was started, EngineFailed if the engine will not go away, and FirsttokenError if
@@ -89,8 +86,8 @@ class _Boot:
         assert rules is not None  # the caller checked that there is something to boot
         wall_ns, mono_ns = clock.wall_ns(), clock.now_ns()
         plan = self._plan()
-        memory_before = surroundings.memory_available_bytes()
-        await self._prepare()
+        memory_before = memory_available_bytes()
+        await self._prepare(plan)
         engine: Engine | None = None
         sampler: Sampler | None = None
         stopped: Stopped | None = None
@@ -113,8 +110,9 @@ class _Boot:
             if engine is not None:
                 stopped_ns = clock.now_ns()
                 # To its end, Ctrl-C or not: an engine that is only told to go may stay.
-                stopped, cancelled = await to_the_end(engine.stop(parse_duration(self.arm.stop_timeout)))
-                self._note_stop(stopped, stopped_ns)
+                end, cancelled = await to_the_end(engine.stop(parse_duration(self.arm.stop_timeout)))
+                self._note_stop(end, stopped_ns)
+                stopped = end
         if engine is not None and engine.cold and not cancelled:
             tolerance = round(rules.memory_tolerance_gib * GIB)
             self.found.steps.append(await surroundings.memory_back(memory_before, tolerance, clock))
@@ -168,7 +166,9 @@ class _Boot:
         rules = self.bench.experiment.file.engine
         assert rules is not None
         host, port = rules.host, self.arm.port or free_port(rules.host)
-        fill = partial(fill_in, host=host, port=port, bind=bind_address(rules.launcher, self.arm, host), model=rules.model)
+        fill = partial(
+            fill_in, host=host, port=port, bind=bind_address(rules.launcher, self.arm, host), model=rules.model
+        )
         return Launch(
             arm=self.place.name,
             argv=tuple(map(fill, self.arm.argv)),
@@ -184,9 +184,10 @@ class _Boot:
             run_id=self.bench.run_id,
             boot_name=self.folder.name,
             model=rules.model,
+            remember=self.folder.remember_engine,
         )
 
-    async def _prepare(self) -> None:
+    async def _prepare(self, plan: Launch) -> None:
         """What comes before the spawn: the same for every arm."""
         bench = self.bench
         rules = bench.experiment.file.engine
@@ -196,7 +197,12 @@ class _Boot:
         if rules.cool_down_c is not None:
             timeout_ns = parse_duration(rules.cool_down_timeout)
             self.found.steps.append(await surroundings.cool_down(rules.cool_down_c, timeout_ns, bench.clock))
-        self.found.steps.append(await asyncio.to_thread(caches.prepare, rules.cache, rules.cache_dirs, bench.clock))
+        keep = (self.folder.path.parent.parent, bench.experiment.profile_path)
+        dirs = caches.directories(bench.experiment)
+        preparing = partial(caches.prepare, rules.cache, dirs, bench.clock, keep=keep)
+        self.found.steps.append(await asyncio.to_thread(preparing))
+        if rules.cache == "wipe":
+            await wipe(plan, bench.clock)
         if rules.drop_page_cache:
             self.found.steps.append(await asyncio.to_thread(caches.drop_page_cache, bench.clock))
 
@@ -208,9 +214,8 @@ class _Boot:
         watch = Watch(
             engine=engine,
             log_limit_bytes=rules.log_limit_mib * MIB,
-            memory=surroundings.MemoryWatch(round(rules.min_available_gib * GIB)).breach,
+            memory=surroundings.MemoryWatch(round(rules.min_available_gib * GIB)),
             disk=partial(surroundings.disk_full, self.folder.path),
-            samples=lambda: sampler.samples[-1] if sampler.samples else None,
             clock=bench.clock,
         )
         session = Session(
@@ -269,7 +274,9 @@ class _Boot:
 
     async def _read_log(self, ready_offset: int | None) -> LogFacts:
         """Off the loop, and to its end even when cancelled: a log may hold gigabytes."""
-        reading = asyncio.to_thread(scan_log, self.folder.log, self.bench.patterns, ready_offset=ready_offset)
+        reading = asyncio.to_thread(
+            scan_log, self.folder.log, self.bench.patterns, ready_offset=ready_offset, phases=self.found.phases
+        )
         facts, _ = await to_the_end(reading)
         return facts
 

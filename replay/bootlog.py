@@ -12,16 +12,15 @@ its digits was seen before and held nothing is not looked at again.
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from pathlib import Path
 from typing import IO, Any, Final
 
-from profiles.credentials import REMOVED, without_tokens
 from profiles.runs import LogFinding
 from replay.log_facts import chosen_engine, compile_cache, kv_tokens, selection
+from replay.log_signature import signature, without_secrets
 from replay.log_table import ANY, Pattern, literals, patterns, table_sha256
 
-__all__ = ["LogFacts", "Pattern", "count_lines", "patterns", "scan_log", "signature", "table_sha256"]
+__all__ = ["LogFacts", "Pattern", "patterns", "scan_log", "signature", "slow_lines", "table_sha256"]
 
 BLOCK_BYTES: Final = 256 * 1024
 LONGEST_LINE_BYTES: Final = 64 * 1024
@@ -66,12 +65,16 @@ def scan_log(
         return _Scan(tuple(table) if table is not None else patterns(), ready_offset, phases).read(file)
 
 
-def count_lines(data: bytes, table: Sequence[Pattern], *severities: str) -> int:
-    """How many lines of a piece of log match a row of these severities, such as what a warm-up round added."""
-    rows = tuple(row for row in table if row.severity in severities)
+def slow_lines(path: Path, table: Sequence[Pattern], offset: int = 0) -> int:
+    """How many lines behind `offset` say that something was compiled, such as what a round of warm-up added."""
+    rows = tuple(row for row in table if row.severity in ("runtime-slow", "cache-cold"))
     scan = _Scan(rows, None, ())
-    for line in data.splitlines():
-        scan.take_line([line], 0, 0)
+    try:
+        with path.open("rb") as file:
+            file.seek(offset)
+            scan.read(file)
+    except FileNotFoundError:
+        return 0
     return sum(finding.count for finding in scan.found.values())
 
 
@@ -92,19 +95,29 @@ class _Found:
 class _Scan:
     """One pass over one log."""
 
-    def __init__(
-        self, table: tuple[Pattern, ...], ready_offset: int | None, phases: Sequence[tuple[int, str]]
-    ) -> None:
+    def __init__(self, table: tuple[Pattern, ...], ready_offset: int | None, phases: Sequence[tuple[int, str]]) -> None:
         self.found: dict[tuple[str, str, bool, str | None], _Found] = {}
         self._ready_offset = ready_offset
         self._phases = list(phases)
         self._marks = sorted({offset for offset, _ in phases} | ({ready_offset} if ready_offset is not None else set()))
-        self._rows: list[tuple[Pattern, tuple[bytes, ...]]] = [
-            (row, tuple(text.encode() for text in literals(row.regex.pattern))) for row in table
-        ]
-        # Rows without a plain text in them must look at every line; a table of one's own may have some.
-        self._always = any(not texts for _, texts in self._rows)
-        self._literals = {text for _, texts in self._rows for text in texts}
+        # Rows by the plain text that a match holds. Texts are compared in latin-1, which takes any byte.
+        self._rows: dict[str, list[Pattern]] = {}
+        # Rows without a plain text must look at every line; a table of one's own may have some.
+        self._always: list[Pattern] = []
+        for row in table:
+            texts = literals(row.regex.pattern)
+            for text in texts:
+                self._rows.setdefault(text.encode().decode("latin-1"), []).append(row)
+            if not texts:
+                self._always.append(row)
+        self._by_word: dict[bytes, list[str]] = {}
+        self._bare: list[str] = []
+        for text in self._rows:
+            word = _inner_word(text.encode("latin-1"))
+            if word:
+                self._by_word.setdefault(word, []).append(text)
+            else:
+                self._bare.append(text)
         self._dull: set[bytes] = set()
         self._serving = False
         self._window: str | None = None
@@ -113,21 +126,18 @@ class _Scan:
         self._warned: set[tuple[str, int]] = set()  # pattern and line of a warning that was already counted
 
     def read(self, file: IO[bytes]) -> LogFacts:
-        number, size = 0, 0
+        number, whole = 0, True
         for offset, chunk in self._split_at_marks(self._chunks(file)):
             self._enter(offset)
             lines = chunk.split(b"\n")
-            if not lines[-1]:
+            whole = not lines[-1]
+            if whole:
                 lines.pop()
-            self._warned.clear()
             if b"\x1b" in chunk:
                 lines = [_ANSI.sub(b"", line) for line in lines]
-            for at in range(len(lines)):
-                self.take_line(lines, at, number + at + 1)
-            number += len(lines)
-            size = offset + len(chunk)
-        end = file.tell()
-        return self._facts(number, max(size, end))
+            self.take_lines(lines, number, bars=b"\r" in chunk)
+            number += len(lines) if whole else len(lines) - 1
+        return self._facts(number if whole else number + 1, file.tell())
 
     def _chunks(self, file: IO[bytes]) -> Iterator[tuple[int, bytes]]:
         """Offset and bytes of whole lines, of BLOCK_BYTES and a line at most. A line that is too long is cut."""
@@ -147,7 +157,7 @@ class _Scan:
                 # A progress bar never ends its line: its states are told apart by CR, and the last ones may be cut.
                 end = data.rfind(b"\r") + 1
                 self._cut += not end
-                yield start, data[: end or LONGEST_LINE_BYTES]
+                yield start, data[:end] if end else data[:LONGEST_LINE_BYTES] + b"\n"
                 skipping = not end
                 carry, start = data[end:] if end else b"", start + (end or len(data))
             else:
@@ -172,37 +182,35 @@ class _Scan:
         names = [name for mark, name in self._phases if mark <= offset]
         self._window = (names[-1] or None) if names else None
 
-    def take_line(self, lines: list[bytes], at: int, number: int) -> None:
-        """One line of the file, which may hold several states of a progress bar."""
-        line = lines[at]
-        if b"\r" in line:
-            for state in _last_states(line):
-                self._take(state, lines, at, number)
-        else:
-            self._take(line, lines, at, number)
+    def take_lines(self, lines: list[bytes], number: int, *, bars: bool = True) -> None:
+        """Lines of the file behind line `number`. With `bars` a line may hold several states of a progress bar."""
+        self._warned.clear()
+        dull = self._dull
+        for at, line in enumerate(lines):
+            # Most lines of a log are of a few shapes: this is what a gigabyte costs.
+            if line.translate(None, b"0123456789") in dull:
+                continue
+            for state in _last_states(line) if bars and line.find(b"\r") >= 0 else (line,):
+                self._take(state, lines, at, number + at + 1)
 
     def _take(self, raw: bytes, lines: list[bytes], at: int, number: int) -> None:
         if len(raw) > LONGEST_LINE_BYTES:
             raw = raw[:LONGEST_LINE_BYTES]
             self._cut += 1
         shape = raw.translate(None, b"0123456789")
-        if shape in self._dull:
-            return
-        # Literals have no digits, so two lines of one shape hold the same ones.
-        hits = {text for text in self._literals if text in shape}
+        hits = self._hits(shape)
         if not hits and not self._always:
             if len(self._dull) >= _MOST_SHAPES:
                 self._dull.clear()
             if len(shape) <= _LONGEST_SHAPE:
                 self._dull.add(shape)
             return
-        text = raw.decode("utf-8", "replace")
+        said_here = raw.decode("utf-8", "replace")
         joined: str | None = None
-        for row, texts in self._rows:
-            if texts and hits.isdisjoint(texts):
-                continue
-            match = row.regex.search(text)
-            said, key = text, number
+        rows = {row.id: row for text in hits for row in self._rows[text]}
+        for row in (*rows.values(), *self._always):
+            match = row.regex.search(said_here)
+            said, key = said_here, number
             if match is None:
                 if joined is None:
                     joined, head = _whole_warning(lines, at)
@@ -214,6 +222,15 @@ class _Scan:
                 self._warned.add((row.id, key))
             self._keep(row, match, said, key)
 
+    def _hits(self, shape: bytes) -> list[str]:
+        """The texts of rows in a line without digits. They have none, so lines of one shape hold the same texts."""
+        plain = shape.decode("latin-1")
+        words = self._by_word.keys() & set(shape.split())
+        return [
+            *(text for word in words for text in self._by_word[word] if text in plain),
+            *(text for text in self._bare if text in plain),
+        ]
+
     def _keep(self, row: Pattern, match: re.Match[str], text: str, number: int) -> None:
         key = (row.id, signature(text), self._serving, self._window)
         known = self.found.get(key)
@@ -223,14 +240,12 @@ class _Scan:
         elif len(self.found) >= MOST_FINDINGS:
             self._uncounted += 1
         else:
-            fields = [_without_secrets(group or "") for group in match.groups()]
+            fields = [without_secrets(group or "") for group in match.groups()]
             self.found[key] = _Found(row, key[1], number, self._serving, self._window, fields, text)
 
     def _facts(self, lines: int, size: int) -> LogFacts:
         engine = chosen_engine((found.pattern.engine, found.pattern.severity) for found in self.found.values())
-        kept = [
-            found for found in self.found.values() if engine is None or found.pattern.engine in (engine, ANY)
-        ]
+        kept = [found for found in self.found.values() if engine is None or found.pattern.engine in (engine, ANY)]
         findings = [
             LogFinding(
                 id=found.pattern.id,
@@ -257,6 +272,16 @@ class _Scan:
             cut_lines=self._cut,
             uncounted=self._uncounted,
         )
+
+
+def _inner_word(text: bytes) -> bytes:
+    """The longest word of a text that has blanks on both sides in it; a line holds the text only with this word."""
+    words = text.split()
+    if words and not text[:1].isspace():
+        del words[0]
+    if words and not text[-1:].isspace():
+        del words[-1]
+    return max(words, key=len, default=b"")
 
 
 _ANSI = re.compile(rb"\x1b(?:\[[0-?]*[ -/]*[@-~]|\][^\x07\x1b]*(?:\x07|\x1b\\)?|[@-Z\\-_])")
@@ -304,55 +329,3 @@ def _whole_warning(lines: list[bytes], at: int) -> tuple[str, int]:
 
 def _continues(line: bytes) -> bool:
     return _PREFIX.sub(b"", line[:256])[:1] in (b" ", b"\t")
-
-
-# The value of an argument that holds a key. Engines print their arguments, and nothing of a key is kept but in the log.
-_SECRET = re.compile(
-    r"(\b\w*(?:api_?key|hf_token|password|secret)\w*['\"]?\s*[:=]\s*)"
-    r"(?!None\b|\[\])(\[[^\]]*\]?|'[^']*'?|\"[^\"]*\"?|[^\s,)}]+)",
-    re.IGNORECASE,
-)
-
-
-def _without_secrets(text: str) -> str:
-    return without_tokens(_SECRET.sub(rf"\g<1>{REMOVED}", text))[0]
-
-
-# Order matters: a prefix hides the level, a path hides numbers.
-_NOISE = (
-    (re.compile(r"^[\w.-]+\s+\|\s+"), ""),  # docker-compose's container name
-    (re.compile(r"^(?:\([\w.@-]+(?: [\w.-]+)? pid=\d+\)\s*)+"), ""),
-    (re.compile(r"^\[rank\d+\]:\s*"), ""),
-    # A progress bar is what it is about; how far it came is no part of it.
-    (re.compile(r":?\s*\d+%\|.*$"), ""),
-    (re.compile(r"\b\d{4}-\d{2}-\d{2}[T ]\d{2}:\d{2}:\d{2}[.,\d]*Z?(?: (?:[DTEP]P\d+)(?: [DTEP]P\d+)*(?=\]))?"), ""),
-    (re.compile(r"\b\d{2}-\d{2} \d{2}:\d{2}:\d{2}\b"), ""),
-    (re.compile(r"\[?\b[WIEF]\d{4} \d{2}:\d{2}:\d{2}\.\d+(?: +\d+)? [\w./-]+:\d+\]"), ""),  # glog and c10
-    (re.compile(r"^\d+\.\d{2}\.\d{3}\.\d{3} "), ""),  # llama.cpp's time since start
-    (re.compile(r"\[[\w./-]+\.(?:py|cpp|cu|rs):\d+\]"), ""),
-    (re.compile(r"\b([\w.-]+\.(?:py|cpp|cu|rs|c|h)):\d+\b"), r"\1"),
-    (re.compile(r"\bpid[= ]\d+"), "pid"),
-    (re.compile(r"://[^\s/'\",]+"), "://#"),
-    (re.compile(r"(?<![\w/.])(?:~|[A-Za-z]:)?/[^\s:,'\"]*/"), ".../"),  # the last part stays: it says which table
-    (re.compile(r"\b0x[0-9a-f]+\b"), "#"),
-    (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "#"),
-    (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{12,}\b"), "#"),
-    (re.compile(r"\b\d+\.\d+(?:[eE][+-]?\d+)?(?=%|x\b|s\b|\b)"), "#"),
-    (re.compile(r"\b\d{1,3}(?:,\d{3})+\b"), "#"),
-    (re.compile(r"\b\d+(?= ?(?:ns|us|ms|s|secs?|seconds|minutes|[KMGT]i?B|bytes|tokens|%)(?:\W|$))"), "#"),
-    (re.compile(r"\[\]|\(\)"), ""),
-    (re.compile(r"\s+"), " "),
-)
-LONGEST_SIGNATURE: Final = 240
-
-
-@lru_cache(maxsize=1024)
-def signature(line: str) -> str:
-    """A line without its times, process ids, paths, hashes and measured numbers, so that two boots print the same one.
-
-    What tells classes of a line apart stays: names of files, kernels and backends, whole numbers of a setting.
-    """
-    line = _without_secrets(line[: 16 * LONGEST_SIGNATURE])
-    for regex, replacement in _NOISE:
-        line = regex.sub(replacement, line)
-    return line.strip(" -:")[:LONGEST_SIGNATURE]

@@ -37,7 +37,7 @@ def replay(context: click.Context, experiment: Path, out: Path, resume: bool) ->
 
     clock = SystemClock()
     loaded = load_experiment(experiment)
-    plan = plan_run(loaded, read_profile(loaded.profile_path), clock)
+    plan = plan_run(loaded, read_profile(loaded.profile_path), clock, keep=[out])
     for sentence in plan.notes:
         click.echo(f"Note: {sentence}", err=True)
     failures = _run(plan, out, resume, context)

@@ -45,9 +45,15 @@ class SystemClock:
 
 
 def fine_event_loop() -> asyncio.AbstractEventLoop:
-    """An event loop whose timers keep microseconds; pass it as `loop_factory` to asyncio.Runner or asyncio.run.
+    """The event loop of a replay; pass it as `loop_factory` to asyncio.Runner or asyncio.run.
 
-    asyncio's default selector (epoll) and uvloop round every wait up to a whole millisecond, a tenth of a decode step.
-    select() takes microseconds. Its limit of 1024 descriptors is far above what a replay at c = 8 opens.
+    uvloop, where there is one: measured beside select() and epoll it reads a third earlier with 32 in flight, costs a
+    quarter less, and has no limit on descriptors. It rounds a wait to a millisecond, and `sleep_until_ns` waits out the
+    rest, so that it is late by 0.3 ms (p50). Without it select(), whose timers keep microseconds; epoll is late by a
+    whole one.
     """
-    return asyncio.SelectorEventLoop(selectors.SelectSelector())
+    try:
+        import uvloop
+    except ImportError:  # a platform that uvloop is not built for
+        return asyncio.SelectorEventLoop(selectors.SelectSelector())
+    return uvloop.new_event_loop()

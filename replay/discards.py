@@ -6,7 +6,7 @@ Only what no arm can cause is listed here; what an arm causes counts against it 
 from collections.abc import Sequence
 
 from profiles.experiment_checks import discard_condition
-from profiles.runs import Telemetry, WindowFacts
+from profiles.runs import NOT_CHECKED, Telemetry, WindowFacts
 from profiles.units import MILLISECOND_NS, format_duration
 from replay import surroundings
 
@@ -47,6 +47,6 @@ def _look(
         if (facts := window.loop_lag if name == "client_lag_p99_ms" else window.schedule_lag) is not None
     ]
     if not lags or limit_ms is None:
-        return False, "not measured"
+        return False, f"{NOT_CHECKED}no deciding window measured it"
     worst_ns = max(lags)
     return worst_ns > limit_ms * MILLISECOND_NS, f"p99 was {format_duration(worst_ns)}"

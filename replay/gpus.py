@@ -11,6 +11,7 @@ is killed, the tool dies of SIGPIPE at its next line.
 
 import contextlib
 import os
+import re
 import shutil
 import subprocess
 from collections.abc import Callable, Sequence
@@ -34,6 +35,7 @@ REASON_NAMES = {
     0x80: "hw_power_brake",
     0x100: "display_clocks",
 }
+_MASK = re.compile(r"0x[0-9a-fA-F]{1,16}")
 # Restarts of a tool that dies: it may be updated while we run, but is not to be started for ever.
 MOST_STARTS = 3
 # A driver that hangs does not come back, and its caller in the kernel cannot be killed.
@@ -65,10 +67,9 @@ def parse_gpu(line: str) -> dict[str, Any] | None:
 
 def parse_reasons(text: str) -> list[str] | None:
     """Names of the bits of a mask such as 0x0000000000000044; None where it is not known."""
-    try:
-        mask = int(text, 16)
-    except ValueError:
+    if _MASK.fullmatch(text) is None:
         return None
+    mask = int(text, 16)
     return [REASON_NAMES.get(1 << bit, f"bit_{bit}") for bit in range(mask.bit_length()) if mask >> bit & 1]
 
 
@@ -132,7 +133,8 @@ def _start(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             env={**os.environ, "LC_ALL": "C"},  # a point in its numbers
-            process_group=0,  # Ctrl-C is for us
+            # Ctrl-C is for us. The session stays ours: a child of ours in another one is an orphan of an engine.
+            process_group=0,
         )
     except OSError:
         return None
@@ -185,11 +187,6 @@ class Feed[T]:
             if not self._spoke:
                 del self._choices[0]
         return found
-
-    @property
-    def runs(self) -> bool:
-        """The tool is there and did not end."""
-        return self._process is not None
 
     def close(self) -> None:
         """Stop the tool."""

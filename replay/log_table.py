@@ -13,7 +13,7 @@ to it. Columns, parted by tabs:
 import hashlib
 import re
 from collections.abc import Iterable
-from functools import cache
+from functools import cache, lru_cache
 from importlib.resources import files
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -121,6 +121,7 @@ def _read_row(line: str, path: Path, number: int) -> Pattern:
     return Pattern(name, engine, severity, regex, cells[4] if len(cells) > 4 else "")
 
 
+@lru_cache(maxsize=1024)
 def literals(expression: str) -> tuple[str, ...]:
     """Texts without digits of which every match holds at least one, or () where none can be told.
 

@@ -17,8 +17,9 @@ LAG_STEP_NS = 10 * MICROSECOND_NS
 class LoopLag:
     """Lateness of the event loop, sampled every 10 ms against absolute deadlines."""
 
-    def __init__(self, clock: Clock) -> None:
+    def __init__(self, clock: Clock, probe_ns: int = LAG_PROBE_NS) -> None:
         self._clock = clock
+        self._probe_ns = probe_ns
         self._late: Counter[int] = Counter()  # in steps
         self._max_ns = 0
         self._going = asyncio.Event()
@@ -39,12 +40,12 @@ class LoopLag:
             if not self._going.is_set():
                 await self._going.wait()
                 due_ns = self._clock.now_ns()
-            due_ns += LAG_PROBE_NS
+            due_ns += self._probe_ns
             await self._clock.sleep_until_ns(due_ns)
             late_ns = max(0, self._clock.now_ns() - due_ns)
             self._late[late_ns // LAG_STEP_NS] += 1
             self._max_ns = max(self._max_ns, late_ns)
-            if late_ns > LAG_PROBE_NS:
+            if late_ns > self._probe_ns:
                 due_ns += late_ns  # one long stall is one sample, not a burst of them
 
     def facts(self) -> LagFacts | None:

@@ -5,6 +5,7 @@ import platform
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any
 
 from profiles.errors import RuleError, UsageError
@@ -18,7 +19,7 @@ from replay.bodies import Override, sendable
 from replay.clock import Clock
 from replay.engines import check_launcher
 from replay.load import Load, prepare_load
-from replay.log_table import Pattern, digest, patterns
+from replay.log_table import Pattern, patterns, table_sha256
 from replay.schedule import Recorded, Window, deciding_kind, order_of_boots, plan_windows
 from replay.surroundings import boot_id
 
@@ -36,8 +37,11 @@ class Plan:
     notes: tuple[str, ...]  # what a person should know before the first boot
 
 
-def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
-    """Check the experiment against its profile and fix the run. Raises RuleError or UsageError; starts nothing."""
+def plan_run(experiment: Experiment, profile: Profile, clock: Clock, keep: Sequence[Path] = ()) -> Plan:
+    """Check the experiment against its profile and fix the run. Raises RuleError or UsageError; starts nothing.
+
+    `keep` are paths that no cache policy may empty, such as the run itself.
+    """
     file = experiment.file
     if file.engine is None or not experiment.arms:
         raise RuleError(experiment.path, "engine", "there is nothing to boot: [engine] and [[arm]] are needed")
@@ -48,8 +52,9 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
     not_measurable = [str(name) for name in profile.manifest["not_measurable"]]
     check_against_profile(experiment, load=facts, content=content, not_measurable=not_measurable)
     check_launcher(experiment)
-    caches.check(experiment)
-    known_lines = patterns(experiment)
+    caches.check_caches(experiment, keep=(*keep, profile.path))
+    extra = file.boot_log.patterns
+    known_lines = patterns(experiment.path.parent / extra if extra else None)
     override = Override(
         model=file.engine.model or None,
         cache_isolation=file.engine.cache_isolation,
@@ -70,9 +75,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
         unfinished=[(start, end) for start, end in profile.manifest.get("unfinished", [])],
     )
     kind, why_kind = deciding_kind(experiment, recorded)
-    windows = plan_windows(
-        experiment, rows, facts.point.weights, file.design.seed, usable=usable, recorded=recorded
-    )
+    windows = plan_windows(experiment, rows, facts.point.weights, file.design.seed, usable=usable, recorded=recorded)
     warmup = _warmup_rows(usable, file.load.warmup_per_class)
     load = prepare_load(windows, warmup, override, profile.read_bodies())
     baseline = experiment.baseline
@@ -111,7 +114,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock) -> Plan:
         "cold": file.engine.launcher != "external",
         "cache": file.engine.cache,
         "override": override.stated(),
-        "log_patterns_sha256": digest(known_lines),
+        "log_patterns_sha256": table_sha256(known_lines),
         "baseline": baseline.name,
         "aa": aa,
         "arms": [_stated_arm(arm) for arm in experiment.arms],

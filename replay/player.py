@@ -11,13 +11,13 @@ from typing import Any
 
 import httpx
 
-from profiles.records import CANCELLED, CLIENT, OK, TIMEOUT, Outcome, ResponseFacts, token_instants_ns
+from profiles.records import OK, TIMEOUT, Outcome, token_instants_ns
 from profiles.runs import LagFacts, ScheduleLag
 from profiles.units import MILLISECOND_NS, SECOND_NS, format_duration, format_percent
 from replay import doubt
 from replay.client import MEASURED_TO_C, Planned, Slot
 from replay.clock import Clock
-from replay.loop_lag import LoopLag
+from replay.loop_lag import LAG_PROBE_NS, LoopLag
 from replay.schedule import ClosedLoop, Window
 from replay.slots import Ahead, Silence, SlotPool
 from replay.timeline import Pace
@@ -27,7 +27,7 @@ AHEAD_NS = 100 * MILLISECOND_NS
 # Errors before this many requests ended are no share yet.
 ERRORS_NEED = 20
 # A dead engine is noticed so soon, also where nothing is due for long.
-LOOK_EVERY_NS = 5 * SECOND_NS
+LOOK_EVERY_NS = 15 * SECOND_NS
 
 
 @dataclass(slots=True)
@@ -59,14 +59,15 @@ async def play_window(
     stall_ns: int,
     max_error_share: float,
     alive: Callable[[], bool] = lambda: True,
+    probe_ns: int = LAG_PROBE_NS,
 ) -> Played:
     """Play a window to its end, or until the engine is dead, stalls or fails too often; what has started runs to its
     end, unless it is a stall that cuts it.
 
     `planned(index)` gives the request of an index. If the window is cancelled, `on_outcome` still hears of those in
-    flight, as cancelled.
+    flight, as cancelled. `probe_ns` is how often the loop's own lateness is looked at.
     """
-    play = _Play(window, planned, pool, clock, on_outcome, stall_ns, max_error_share, alive)
+    play = _Play(window, planned, pool, clock, on_outcome, stall_ns, max_error_share, alive, probe_ns)
     return await play.run()
 
 
@@ -83,15 +84,16 @@ class _Play:
         stall_ns: int,
         max_error_share: float,
         alive: Callable[[], bool],
+        probe_ns: int,
     ) -> None:
         self.window, self.planned, self.pool, self.clock = window, planned, pool, clock
         self.on_outcome, self.alive = on_outcome, alive
         self.stall_ns, self.max_error_share = stall_ns, max_error_share
         self.outcomes: list[Outcome] = []
         self.failed = 0
-        self.busy: dict[Slot, int | None] = {}  # the first progress that was seen of each, which is its send start
+        self.busy: dict[Slot, None] = {}  # in the order in which they were sent
         self.silence = Silence()
-        self.lag = LoopLag(clock)
+        self.lag = LoopLag(clock, probe_ns)
         self.changed = asyncio.Event()  # something ended, or there is a reason to stop
         self.stopped: str | None = None
         self.stalled = False
@@ -137,7 +139,7 @@ class _Play:
         """c slots, each sends the next request as soon as it is free, which is when that one was due."""
         count, c = len(self.window.picks), self.window.c
         loop = ClosedLoop(count, self.window.limit_ns)
-        ahead = Ahead(self.planned, c, None if self.window.limit_ns is not None else count)
+        ahead = Ahead(self.planned, c, None if self.window.limit_ns is not None and count else count)
         slots = await self.pool.take(c)
         ahead.fill()
         started_ns = self.clock.now_ns()
@@ -213,18 +215,17 @@ class _Play:
                 wait.cancel()
 
     async def _send(self, slot: Slot, request: Planned) -> Outcome:
-        began_ns = self.clock.now_ns()
         self.busy[slot] = None
-        self.silence.begin(began_ns)
+        self.silence.begin(self.clock.now_ns())
         self.lag.go_on()
-        asyncio.get_running_loop().call_soon(self._see, slot)
         try:
             outcome = await slot.send(request)
         except asyncio.CancelledError:
-            self.on_outcome(_cancelled(request, began_ns, self.clock.now_ns()))
+            if slot.interrupted is not None:
+                self.on_outcome(slot.interrupted)
             raise
         finally:
-            del self.busy[slot]
+            self.busy.pop(slot, None)
             if not self.busy:
                 self.lag.pause()
         self._note(outcome)
@@ -246,21 +247,12 @@ class _Play:
             self.stopped = f"{self.failed} of {ended} requests failed ({share})"
         self.changed.set()
 
-    def _see(self, slot: Slot) -> None:
-        """Progress after the first that was seen is a token."""
-        if slot not in self.busy or slot.progress_ns is None:
-            return
-        first_ns = self.busy[slot]
-        if first_ns is None:
-            self.busy[slot] = slot.progress_ns
-        elif slot.progress_ns > first_ns:
-            self.silence.sign(slot.progress_ns)
-
     async def _watch(self) -> None:
         """Stop a window in which no request gets a token any more, or whose engine is dead."""
         while True:
             for slot in self.busy:
-                self._see(slot)
+                if slot.token_ns is not None:
+                    self.silence.sign(slot.token_ns)
             now_ns = self.clock.now_ns()
             silent_ns = self.silence.lasted_ns(now_ns)
             if self.busy and silent_ns >= self.stall_ns and self.stopped is None:
@@ -274,24 +266,6 @@ class _Play:
                 self.changed.set()
             left_ns = self.stall_ns - silent_ns
             await self.clock.sleep_until_ns(now_ns + (min(left_ns, LOOK_EVERY_NS) if left_ns > 0 else LOOK_EVERY_NS))
-
-
-def _cancelled(request: Planned, began_ns: int, now_ns: int) -> Outcome:
-    return Outcome(
-        window=request.window,
-        c=request.c,
-        index=request.index,
-        request=request.request,
-        workload=request.workload,
-        measured=False,
-        due_ns=request.due_ns,
-        send_started_ns=began_ns,
-        end_ns=now_ns,
-        outcome=CANCELLED,
-        origin=CLIENT,
-        reason="the replay was interrupted",
-        response=ResponseFacts(),
-    )
 
 
 def _first_of(group: BaseExceptionGroup[BaseException]) -> BaseException:

@@ -18,6 +18,7 @@ from profiles.units import MILLISECOND_NS, SECOND_NS, format_duration
 from replay.client import Planned, Slot
 from replay.clock import Clock
 from replay.engines import Engine, PortTaken
+from replay.metrics import read, scrape
 
 # What the embedded engine calls itself in /v1/models.
 SIMULATED_OWNER = "firsttoken simulation"
@@ -39,11 +40,11 @@ def check_alive(engine: Engine, *, ready: bool) -> None:
     """Raise EngineFailed with the exit code and the last line of the log if the engine is gone."""
     if engine.lives:
         return
-    code = engine.exit_code
-    lines = engine.log_tail()
+    code, lines = engine.exit_code, engine.log_tail()
     said = f'; its log says: "{last_words(lines)}"' if lines else "; its log is empty"
     how = "" if code is None else f" (killed by signal {-code})" if code < 0 else f" (exit code {code})"
     when = "while it served" if ready else "while it booted"
+    how = f"{how}, {engine.cause}" if engine.cause is not None else how
     diagnosis = "died" if ready else "died_in_boot"
     raise EngineFailed(f"the engine died {when}{how}{said} ({engine.log})", log_tail=lines, diagnosis=diagnosis)
 
@@ -154,7 +155,9 @@ def _never_ready(
     return EngineFailed(problem, hint, engine.log_tail(), diagnosis=diagnosis)
 
 
-async def identify(api: httpx.AsyncClient, wanted: str, spawned_wall_ns: int | None, clock: Clock) -> tuple[Identity, Step]:
+async def identify(
+    api: httpx.AsyncClient, wanted: str, spawned_wall_ns: int | None, clock: Clock
+) -> tuple[Identity, Step]:
     """Which model and which engine answer. Raises EngineFailed for another model, PortTaken for an older process.
 
     `spawned_wall_ns` is when it was started, None for an engine that was up already.
@@ -196,19 +199,8 @@ async def identify(api: httpx.AsyncClient, wanted: str, spawned_wall_ns: int | N
 
 
 async def _started_s(api: httpx.AsyncClient) -> float | None:
-    try:
-        answer = await api.get("/metrics")
-    except httpx.HTTPError:
-        return None
-    if answer.status_code != 200:
-        return None
-    for line in answer.text.splitlines():
-        if line.startswith("process_start_time_seconds"):
-            try:
-                return float(line.rsplit(" ", 1)[-1])
-            except ValueError:
-                return None
-    return None
+    text = (await scrape(api)).text
+    return read(text).started_s if text is not None else None
 
 
 async def _get_json(api: httpx.AsyncClient, path: str) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """RUN/ on disk. Everything is appended or written whole, so a kill leaves a run that can be read and resumed.
 
-The journal is synced line by line and the outcomes at the end of each window, so a power cut costs the boot that it hits
-and nothing before it. Form: `profiles.runs`.
+The journal is synced line by line and the outcomes at the end of each window, so a power cut costs the boot that it
+hits and nothing before it. Form: `profiles.runs`.
 """
 
 import os

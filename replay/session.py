@@ -18,17 +18,18 @@ from profiles.experiment import Arm, Experiment
 from profiles.records import OK, Outcome
 from profiles.runs import Step, WindowFacts
 from profiles.units import SECOND_NS, parse_duration
-from replay.bootlog import Pattern, slow_lines
+from replay.bootlog import Pattern, scan_log, slow_lines
 from replay.client import Slot, Timeouts
 from replay.clock import Clock
 from replay.engines import Engine
 from replay.isolation import prove_isolation, reset_prefix_cache
 from replay.load import Load
-from replay.metrics import Scrape, scrape_idle, window_metrics
-from replay.player import Played, SlotPool, api_client, play_closed, play_window, tokens_until
+from replay.metrics import GaugeWatch, Scrape, needs_sampling, scrape_idle, window_metrics
+from replay.player import Played, api_client, play_closed, play_window, tokens_until
 from replay.readiness import Identity, check_alive, check_owner, identify, is_healthy, wait_ready
 from replay.rundir import BootFolder
 from replay.schedule import ClosedLoop, Window
+from replay.slots import SlotPool
 from replay.warmup import Round, describe_round, find_rounds
 
 WARMUP = "warmup"
@@ -45,6 +46,7 @@ class Found:
     engine_version: str | None = None
     simulated: bool = False
     steps: list[Step] = field(default_factory=list)
+    phases: list[tuple[int, str]] = field(default_factory=list)  # size of the log when a window began, and its name
     windows: list[WindowFacts] = field(default_factory=list)
 
 
@@ -63,7 +65,7 @@ class Session:
     found: Found
     pilot: bool
     warmup_rounds: int
-    identity: Identity = Identity()
+    identity: Identity = field(default_factory=Identity)
     owner: tuple[int, float] | None = None
 
     async def run(self) -> None:
@@ -117,8 +119,9 @@ class Session:
     async def _isolate(self, pool: SlotPool, api: httpx.AsyncClient) -> Step:
         rules = self.experiment.file.engine
         assert rules is not None
+        so_far = await asyncio.to_thread(scan_log, self.folder.log, self.patterns)
         (slot,) = await pool.take(1)
-        step = await prove_isolation(rules.cache_isolation, slot, api, self.load, self.engine, self.clock)
+        step = await prove_isolation(rules.cache_isolation, slot, api, self.load, so_far.selection, self.clock)
         pool.give_back(slot)
         self._check()
         return step
@@ -134,6 +137,7 @@ class Session:
         began_ns = self.clock.now_ns()
         c = min(MAX_WARMUP_C, max(window.widest for window in self.load.windows))
         sent = 0
+        self.found.phases.append((_size(self.folder), WARMUP))
 
         async def play(_number: int) -> Round:
             nonlocal sent
@@ -193,20 +197,30 @@ class Session:
     ) -> Scrape:
         """Play a window. Takes the counters as the last one left them and returns them as this one does."""
         load = self.experiment.file.load
-        played = await play_window(
-            window,
-            self.load.requests_of(window),
-            pool,
-            self.clock,
-            self.folder.outcome,
-            stall_ns=parse_duration(load.stall_timeout),
-            max_error_share=load.max_error_share,
-            alive=lambda: self.engine.lives,
-        )
+        self.found.phases.append((_size(self.folder), window.name))
+        # SGLang has acceptance as a gauge only. Looking at it takes time of ours, so never in a window that decides.
+        sampled = not window.deciding and before.text is not None and needs_sampling(before.text)
+        gauges = GaugeWatch(api, self.clock) if sampled else None
+        looking = asyncio.ensure_future(gauges.watch()) if gauges is not None else None
+        try:
+            played = await play_window(
+                window,
+                self.load.requests_of(window),
+                pool,
+                self.clock,
+                self.folder.outcome,
+                stall_ns=parse_duration(load.stall_timeout),
+                max_error_share=load.max_error_share,
+                alive=lambda: self.engine.lives,
+            )
+        finally:
+            if looking is not None:
+                looking.cancel()
+        self.found.phases.append((_size(self.folder), ""))
         await asyncio.to_thread(self.folder.sync)
         await self._check_same(api, played)
         after = await self._scrape(number, api)
-        facts = _window_facts(window, played, before, after)
+        facts = _window_facts(window, played, before, after, gauges.means() if gauges is not None else {})
         self.found.windows.append(facts)
         self.note("window_done", window=window.name, requests=facts.requests, failed=_failed(played.outcomes))
         return after
@@ -247,7 +261,9 @@ def _size(folder: BootFolder) -> int:
         return 0
 
 
-def _window_facts(window: Window, played: Played, before: Scrape, after: Scrape) -> WindowFacts:
+def _window_facts(
+    window: Window, played: Played, before: Scrape, after: Scrape, gauges: dict[str, float]
+) -> WindowFacts:
     counters, void, server_ttft_ns = window_metrics(before, after)
     limited = window.limit_ns is not None
     deadline_ns = played.started_ns + window.limit_ns if window.limit_ns is not None else played.ended_ns
@@ -268,6 +284,7 @@ def _window_facts(window: Window, played: Played, before: Scrape, after: Scrape)
         cached_tokens=_sum_of((item.response.cached_tokens for item in played.outcomes), omitted_is_zero=True),
         counters=counters,
         counters_void=void,
+        gauges=gauges,
         server_ttft_ns=server_ttft_ns,
         schedule_lag=played.schedule_lag,
         loop_lag=played.loop_lag,

@@ -16,14 +16,12 @@ class SlotPool:
         self._all: list[Slot] = []
 
     async def take(self, count: int = 1) -> list[Slot]:
-        """So many slots, new ones where too few are idle. A slot that can connect ahead has its connection then, also
-        one whose engine closed it while it was idle (uvicorn does after 5 s)."""
+        """So many slots, new ones where too few are idle. Each has its connection, also where the engine closed it
+        while it was idle (uvicorn does after 5 s)."""
         taken = [self._idle.pop() for _ in range(min(count, len(self._idle)))]
         fresh = [self._new_slot() for _ in range(count - len(taken))]
         self._all += fresh
-        connects = [getattr(slot, "connect", None) for slot in taken + fresh]
-        if any(connects):
-            await asyncio.gather(*(connect() for connect in connects if connect is not None))
+        await asyncio.gather(*(slot.connect() for slot in taken + fresh))
         return taken + fresh
 
     def give_back(self, *slots: Slot) -> None:

@@ -123,13 +123,13 @@ class Sampler:
         rows = self._apps.read()
         if rows:
             self._app_rows = (at_ns, dict(rows))
-        if not self._apps.runs or not self._engine or not self._gpu_rows:
+        if not self._engine or self._app_rows is None or at_ns - self._app_rows[0] > APPS_FRESH_NS:
             return None
-        if self._app_rows is None or at_ns - self._app_rows[0] > APPS_FRESH_NS:
-            return []
-        apps = self._app_rows[1]
-        known = [*self._engine, os.getpid()]
-        return [f"{name} (pid {pid})" for pid, name in sorted(apps.items()) if self._host.descends(pid, known) is False]
+        apps, known = self._app_rows[1], [*self._engine, os.getpid()]
+        ours = {pid: self._host.descends(pid, known) for pid in apps}
+        if True not in ours.values():
+            return None  # the engine is elsewhere, or its pids count in a container: nobody is known from others
+        return [f"{name} (pid {pid})" for pid, name in sorted(apps.items()) if ours[pid] is False]
 
     def _write(self, sample: Telemetry) -> None:
         if self.unwritten is None:

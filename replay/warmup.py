@@ -29,9 +29,7 @@ def describe_round(outcomes: Sequence[Outcome], slow_lines: int) -> Round:
     waits = [
         outcome.response.first_token_ns - outcome.send_started_ns
         for outcome in outcomes
-        if outcome.outcome == OK
-        and outcome.response.first_token_ns is not None
-        and outcome.send_started_ns is not None
+        if outcome.outcome == OK and outcome.response.first_token_ns is not None and outcome.send_started_ns is not None
     ]
     return Round(round(median(waits)) if waits else None, slow_lines)
 

@@ -1,33 +1,29 @@
-"""What stops a boot from outside its requests, watched once a second while the engine lives.
+"""What stops a boot from outside its requests, watched once a second or faster while the engine lives.
 
-An engine that eats the memory of a GB10 does not get killed: the host freezes. So it is stopped before. A log that grows
-without end and a disk that fills up are stopped too, each with its own diagnosis.
+An engine that eats the memory of a GB10 does not get killed: the host freezes. So it is stopped before. A log that
+grows without end and a disk that fills up end a boot too, each with its own diagnosis.
 """
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 
 from profiles.errors import EngineFailed, FirsttokenError
-from profiles.runs import Telemetry
-from profiles.units import SECOND_NS, format_bytes
+from profiles.units import format_bytes
 from replay.clock import Clock
 from replay.engines import Engine
-
-LOOK_EVERY_NS = SECOND_NS
+from replay.surroundings import MemoryWatch
 
 
 @dataclass(slots=True)
 class Watch:
-    """The limits of one boot. `memory` and `disk` return the sentence of a breach, or None."""
+    """The limits of one boot. `disk` returns the sentence of a breach, or None."""
 
     engine: Engine
     log_limit_bytes: int
-    memory: Callable[[Telemetry], str | None]
+    memory: MemoryWatch
     disk: Callable[[], str | None]
-    samples: Callable[[], Telemetry | None]  # the latest of telemetry
     clock: Clock
-    breach: FirsttokenError | None = field(default=None, init=False)
 
     async def until_breached(self) -> FirsttokenError:
         """Wait until a limit is broken. Cancel it when the engine has been stopped."""
@@ -35,14 +31,15 @@ class Watch:
             broken = self.look()
             if broken is not None:
                 return broken
-            await self.clock.sleep_until_ns(self.clock.now_ns() + LOOK_EVERY_NS)
+            await self.clock.sleep_until_ns(self.clock.now_ns() + self.memory.pause_ns())
 
     def look(self) -> FirsttokenError | None:
         """The first limit that is broken now."""
         written = _size(self.engine.log)
         if written > self.log_limit_bytes:
+            limit = format_bytes(self.log_limit_bytes)
             return EngineFailed(
-                f"the engine floods its log: {format_bytes(written)}, the limit is {format_bytes(self.log_limit_bytes)}",
+                f"the engine floods its log: {format_bytes(written)}, the limit is {limit}",
                 "Raise engine.log_limit_mib if it is meant to.",
                 diagnosis="log_flood",
             )
@@ -50,8 +47,7 @@ class Watch:
         if full is not None:
             # Without its outcomes a run is nothing (DESIGN §10.1). It goes on at this boot.
             return FirsttokenError(full, "Make room, then go on with --resume.")
-        sample = self.samples()
-        low = self.memory(sample) if sample is not None else None
+        low = self.memory.look()
         if low is not None:
             return EngineFailed(
                 f"{low}: the engine was stopped before the host would freeze",

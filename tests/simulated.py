@@ -60,16 +60,19 @@ def wait_for(condition: Callable[[], bool], what: str) -> None:
 
 
 @contextlib.contextmanager
-def booted(folder: Path, *flags: str, ready: bool = True, env: dict[str, str] | None = None) -> Iterator[Engine]:
-    """An engine in its own session, and the certainty that its whole group is gone afterwards."""
-    folder.mkdir(exist_ok=True)
+def booted(
+    folder: Path, *flags: str, ready: bool = True, env: dict[str, str] | None = None, output: int | None = None
+) -> Iterator[Engine]:
+    """An engine in its own session, and the certainty that all of it is gone afterwards. It prints to `output`, or to
+    its log."""
+    folder.mkdir(parents=True, exist_ok=True)
     log_path, truth_path = folder / "engine.log", folder / "truth.jsonl"
     code = "from replay.simulator.cli import engine; engine()"
     defaults = ("--port", "0", "--boot-time", "20ms", "--time-scale", "0.2", "--truth", str(truth_path))
     with log_path.open("wb") as log:
         process = subprocess.Popen(
             [sys.executable, "-c", code, *defaults, *flags],
-            stdout=log,
+            stdout=log if output is None else output,
             stderr=subprocess.STDOUT,
             start_new_session=True,
             cwd=folder,

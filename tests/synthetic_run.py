@@ -66,6 +66,8 @@ class Effect:
     ttft: float | Mapping[str, float] = 0.0
     tpot: float | Mapping[str, float] = 0.0
     findings: tuple[LogFinding, ...] = ()
+    selection: Mapping[str, Any] = field(default_factory=dict)
+    kv_tokens: int | None = None
     changes: tuple[str, ...] = ()
     cached: int | None = None  # of 1000 prompt tokens
     acceptance: Mapping[str, float] = field(default_factory=dict)  # accepted tokens per draft, by class
@@ -286,6 +288,8 @@ class Synthetic:
             stop="term",
             simulated=True,
             findings=list(effect.findings),
+            selection=dict(effect.selection),
+            kv_tokens=effect.kv_tokens,
             windows=windows,
             lag=LagFacts(p50_ns=100_000, p99_ns=2 * MILLISECOND_NS, max_ns=5 * MILLISECOND_NS, samples=1000),
         )

@@ -12,7 +12,7 @@ from synthetic_run import GUARDS, Effect, Synthetic, failed, timed_out
 from analysis.cli import report
 from profiles.errors import FirsttokenError, FormatError
 from profiles.records import Outcome
-from profiles.runs import BootFacts, LogFinding
+from profiles.runs import NOT_CHECKED, BootFacts, LogFinding
 from profiles.units import MILLISECOND_NS, SECOND_NS
 
 ARM_KEYS = set("arm verdict action reasons measures blocks guards boot_log settle".split())
@@ -206,33 +206,6 @@ def test_an_allowed_or_noted_line_does_not_reject(tmp_path: Path, section: str) 
     document, result = judged(tmp_path, run)
     assert words(document) == {"v1": "adopt"}
     assert ("noted by the rule" in result.stdout) is ("note" in section)
-
-
-def selection(backend: str, forced: bool, scheduling: str) -> tuple[LogFinding, ...]:
-    fields = [backend.lower()] if forced else [backend, "['A', 'B']"]
-    chosen = LogFinding(id="P02" if forced else "P01", severity="fact", signature="attention", fields=fields)
-    return chosen, LogFinding(id="P17", severity="fact", signature="scheduling", fields=[scheduling])
-
-
-def test_an_arm_that_names_what_was_selected_anyway_changes_nothing(tmp_path: Path) -> None:
-    run = Synthetic(
-        {
-            "v1": Effect(findings=selection("FLASHINFER", True, "enabled")),
-            "v2": Effect(findings=selection("FLASHINFER", True, "disabled")),
-        },
-        baseline=Effect(findings=selection("FLASHINFER", False, "enabled")),
-    )
-    document, result = judged(tmp_path, run)
-    assert [arm_of(document, name)["boot_log"]["changes_nothing"] for name in ("v1", "v2")] == [True, False]
-    text = squeeze(result.stdout)
-    assert "changes nothing the boot log shows against v0: same backend, same scheduling" in text
-
-
-def test_a_changed_configuration_is_not_nothing(tmp_path: Path) -> None:
-    facts = selection("FLASHINFER", False, "enabled")
-    configs = [LogFinding(id="P20", severity="fact", signature="config", fields=[tokens]) for tokens in ("k=2", "k=3")]
-    run = Synthetic({"v1": Effect(findings=(*facts, configs[1]))}, baseline=Effect(findings=(*facts, configs[0])))
-    assert arm_of(judged(tmp_path, run)[0], "v1")["boot_log"]["changes_nothing"] is False
 
 
 def fail_boots(arm: str, *blocks: int) -> Any:
@@ -496,6 +469,17 @@ def test_a_real_engine_carries_no_banner(tmp_path: Path) -> None:
     assert "SIMULATED" not in result.stdout
 
 
+def test_a_condition_that_no_sensor_saw_is_told_with_its_reason_and_the_boots(tmp_path: Path) -> None:
+    def seen(facts: BootFacts) -> BootFacts:
+        gpu = f"{NOT_CHECKED}no GPU sensor answers" if facts.arm == "v1" else "GPU 0 ran at 2411 of 3003 MHz"
+        lag = "p99 was 2.00 ms"
+        return msgspec.structs.replace(facts, checked={"thermal_throttle": gpu, "client_lag_p99_ms": lag})
+
+    rule = '\n[discard]\nwhen = ["thermal_throttle", "client_lag_p99_ms > 20"]\n'
+    document, _ = judged(tmp_path, Synthetic({"v1": Effect()}, edit_boot=seen, rule=rule))
+    assert document["not_checked"] == ["thermal_throttle: no GPU sensor answers (in 5 of 15 boots)"]
+
+
 def test_the_table_fits_into_80_columns_whatever_the_names_and_numbers(tmp_path: Path) -> None:
     def hang(arm: str, block: int, outcome: Outcome) -> Outcome:
         return timed_out(outcome, 600 * SECOND_NS) if arm.startswith("v2") else outcome
@@ -505,5 +489,6 @@ def test_the_table_fits_into_80_columns_whatever_the_names_and_numbers(tmp_path:
     run = Synthetic({"v1": Effect(ttft=9.0, tpot=-0.9), name: Effect()}, edit_outcome=hang, rule=rule)
     _, result = judged(tmp_path, run)
     assert max(len(line) for line in result.stdout.splitlines()) <= 80
-    assert "Not checked by this version thermal_throttle foreign_load" in squeeze(result.stdout)
+    unsaid = "thermal_throttle: the run does not say foreign_load: the run does not say"
+    assert f"Not checked {unsaid}" in squeeze(result.stdout)
     assert "\x1b" not in result.stdout

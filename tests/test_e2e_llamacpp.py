@@ -20,7 +20,7 @@ import pytest
 from profiles.captures import read_capture
 from profiles.units import SECOND_NS
 from replay.clock import SystemClock
-from replay.engine import EngineProcess, free_port, wait_listening
+from replay.engines import EngineProcess, free_port, wait_listening
 
 ROOT = Path(__file__).parents[1]
 HOST = "127.0.0.1"
@@ -86,19 +86,19 @@ async def record_production(folder: Path, model: Path) -> int:
     engine_argv = [*SERVER, str(model), "--port", str(engine_port)]
     record_argv = [sys.executable, "-m", "firsttoken", "record", "--bodies", "full", "--out", str(folder / "capture")]
     record_argv += ["--upstream", f"http://{HOST}:{engine_port}", "--listen", f"{HOST}:{record_port}"]
-    started: list[tuple[EngineProcess, int]] = []
+    started: list[EngineProcess] = []
     try:
         for name, argv, port in (("engine", engine_argv, engine_port), ("record", record_argv, record_port)):
             log = folder / f"{name}.log"
             process = await EngineProcess.start(
                 argv, env=ENVIRONMENT, cwd=folder, log=log, host=HOST, port=port, clock=clock
             )
-            started.append((process, port))
-            await wait_listening(process, HOST, port, clock, patience_ns=60 * SECOND_NS)
+            started.append(process)
+            await wait_listening(process, clock, patience_ns=60 * SECOND_NS)
         return await converse(f"http://{HOST}:{record_port}")
     finally:
-        for process, port in reversed(started):
-            await process.stop(host=HOST, port=port, patience_ns=10 * SECOND_NS)
+        for process in reversed(started):
+            await process.stop(10 * SECOND_NS)
 
 
 EXPERIMENT = """

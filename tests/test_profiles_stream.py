@@ -179,3 +179,20 @@ def test_the_terminal_event_ends_the_answer() -> None:
 )
 def test_outcomes(status: int | None, reads: bytes, complete: bool, outcome: tuple[str, str | None]) -> None:
     assert outcome_of(status, read((1, reads)), body_complete=complete) == outcome
+
+
+def timings(**given: int) -> bytes:
+    return b'data: {"choices":[],"timings":%b}\n\n' % json.dumps(given).encode()
+
+
+def test_llama_cpp_tells_of_drafts_and_cached_tokens_beside_usage() -> None:
+    facts = read(
+        (1, event("a")), (2, timings(cache_n=30, prompt_n=2, predicted_n=8, draft_n=46, draft_n_accepted=39) + DONE)
+    )
+    assert (facts.prompt_tokens, facts.cached_tokens, facts.output_tokens) == (32, 30, 8)
+    assert (facts.draft_tokens, facts.accepted_tokens) == (46, 39)
+
+
+def test_drafts_that_an_answer_does_not_tell_of_are_unknown() -> None:
+    facts = read((1, event("a")), (2, timings(cache_n=0, prompt_n=2, predicted_n=8) + DONE))
+    assert (facts.cached_tokens, facts.draft_tokens, facts.accepted_tokens) == (0, None, None)

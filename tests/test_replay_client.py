@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import httpx
 import pytest
@@ -9,8 +10,9 @@ from virtual import VirtualClock, run_virtual
 
 from profiles.records import Outcome
 from profiles.units import MILLISECOND_NS, SECOND_NS
-from replay.client import Planned, Slot
-from replay.player import LoopLag, play_closed, tokens_until
+from replay.client import Planned, Slot, Timeouts
+from replay.loop_lag import LoopLag
+from replay.player import play_closed, tokens_until
 from replay.schedule import ClosedLoop
 
 HEAD = b'data: {"choices":[{"delta":{"role":"assistant","content":""}}]}\n\n'
@@ -58,11 +60,19 @@ def planned(index: int = 0) -> Planned:
     return Planned("closed-c1", 1, index, 40 + index, "chat", "/v1/chat/completions", b"{}")
 
 
-def send(transport: httpx.AsyncBaseTransport, timeout_ns: int = 600 * SECOND_NS) -> Outcome:
+def send(
+    transport: httpx.AsyncBaseTransport,
+    timeout_ns: int = 600 * SECOND_NS,
+    *,
+    timeouts: Timeouts | None = None,
+    total_ns: int | None = None,
+    streamed: bool = True,
+) -> Outcome:
     async def main() -> Outcome:
         await asyncio.sleep(3600)  # an hour of schedule costs nothing
-        slot = Slot("http://engine", VirtualClock(), timeout_ns=timeout_ns, transport=transport)
-        return await slot.send(planned())
+        limits = timeouts or Timeouts(total_ns=timeout_ns)
+        slot = Slot("http://engine", VirtualClock(), timeouts=limits, transport=transport)
+        return await slot.send(replace(planned(), streamed=streamed), total_ns=total_ns)
 
     return run_virtual(main())
 
@@ -85,6 +95,77 @@ def test_a_timeout_keeps_what_was_known() -> None:
     assert (outcome.outcome, outcome.origin, outcome.reason) == ("timeout", "engine", "no end within 60 s")
     assert outcome.end_ns == 3660 * SECOND_NS
     assert outcome.response.first_token_ns == 3600 * SECOND_NS + 250 * MILLISECOND_NS
+
+
+COMMENT = b": keep-alive\n\n"
+# Each limit differs from the others, so that the one that struck can be told.
+STAGES = Timeouts(first_token_ns=20 * SECOND_NS, gap_ns=7 * SECOND_NS, total_ns=60 * SECOND_NS)
+
+
+@pytest.mark.parametrize(
+    ("pieces", "at_s", "reason"),
+    [
+        # A head, a role and comments are no tokens, however often they come.
+        (((0.0, HEAD), *((5.0, COMMENT),) * 99), 20, "no first token within 20 s"),
+        (((99.0, HEAD),), 20, "no first token within 20 s"),
+        # After the first token every read counts, one without a token too: the engine is alive.
+        (((19.0, token("a")), *((6.0, COMMENT),) * 3, (8.0, DONE)), 19 + 18 + 7, "nothing came for 7 s"),
+        (((1.0, token("a")), *((6.0, token("b")),) * 99), 60, "no end within 60 s"),
+    ],
+)
+def test_a_timeout_names_the_stage_that_took_too_long(
+    pieces: tuple[tuple[float, bytes | Exception], ...], at_s: int, reason: str
+) -> None:
+    outcome = send(engine(pieces), timeouts=STAGES)
+    assert (outcome.outcome, outcome.origin, outcome.reason) == ("timeout", "engine", reason)
+    assert outcome.end_ns == (3600 + at_s) * SECOND_NS
+    assert outcome.status == 200
+
+
+def test_a_slow_but_steady_answer_is_no_timeout() -> None:
+    outcome = send(engine(((19.0, token("a")), *((6.5, token("b")),) * 5, (6.5, END + DONE))), timeouts=STAGES)
+    assert (outcome.outcome, outcome.response.token_events) == ("ok", 6)
+
+
+def test_what_was_not_asked_as_a_stream_has_no_first_token_to_wait_for() -> None:
+    whole = b'{"choices":[{"message":{"content":"a"},"finish_reason":"stop"}]}'
+    pieces = ((50.0, whole),)
+    assert send(engine(pieces), timeouts=STAGES).outcome == "timeout"
+    asked = httpx.MockTransport(
+        lambda _: httpx.Response(200, headers={"content-type": "application/json"}, stream=Script(pieces))
+    )
+    outcome = send(asked, timeouts=STAGES, streamed=False)
+    assert (outcome.outcome, outcome.response.first_token_ns) == ("ok", None)
+
+
+def test_a_limit_of_one_request_can_only_be_stricter() -> None:
+    slow = ((1.0, token("a")), *((6.0, token("b")),) * 99)
+    for total_s, at_s in ((30, 30), (90, 60)):
+        outcome = send(engine(slow), timeouts=STAGES, total_ns=total_s * SECOND_NS)
+        assert outcome.reason == f"no end within {at_s} s"
+        assert outcome.end_ns == (3600 + at_s) * SECOND_NS
+
+
+@pytest.mark.parametrize(
+    ("error", "expected"),
+    [
+        (httpx.ConnectTimeout("no connection within 10 s"), ("timeout", "engine", "no connection within 10 s")),
+        (httpx.ConnectError("refused"), ("error", "engine", "cannot connect: refused")),
+        (httpx.ReadTimeout(""), ("timeout", "engine", "ReadTimeout")),
+        (httpx.RemoteProtocolError("not HTTP"), ("incomplete", "engine", "not HTTP")),
+        (httpx.WriteError("broken pipe"), ("incomplete", "engine", "WriteError: broken pipe")),
+        (httpx.LocalProtocolError("a line break"), ("error", "client", "a line break")),
+        (httpx.TooManyRedirects("a loop"), ("error", "client", "a loop")),
+    ],
+)
+def test_every_end_that_a_transport_reports_has_its_outcome_and_a_reason(
+    error: httpx.HTTPError, expected: tuple[str, str, str]
+) -> None:
+    def fail(_: httpx.Request) -> httpx.Response:
+        raise error
+
+    outcome = send(httpx.MockTransport(fail))
+    assert (outcome.outcome, outcome.origin, outcome.reason) == expected
 
 
 @pytest.mark.parametrize(
@@ -138,7 +219,7 @@ def test_two_slots_share_a_list_and_keep_the_concurrency() -> None:
         outcomes = await play_closed(
             ClosedLoop(5),
             requests.__getitem__,
-            [Slot("http://e", clock, timeout_ns=SECOND_NS * 60, transport=Counting()) for _ in range(2)],
+            [Slot("http://e", clock, timeouts=Timeouts(), transport=Counting()) for _ in range(2)],
             clock,
             seen.append,
         )
@@ -157,7 +238,7 @@ def test_a_limited_window_goes_on_with_fresh_indices_and_counts_only_its_own_tim
         return await play_closed(
             ClosedLoop(2, limit_ns=SECOND_NS),
             planned,
-            [Slot("http://e", clock, timeout_ns=SECOND_NS * 60, transport=engine())],
+            [Slot("http://e", clock, timeouts=Timeouts(), transport=engine())],
             clock,
             lambda _: None,
         )

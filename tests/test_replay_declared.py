@@ -16,7 +16,7 @@ from profiles.experiment import Experiment, load_experiment
 from profiles.profile import read_profile
 from profiles.write import write_profile
 from replay.clock import SystemClock
-from replay.experiment import Plan, plan_run
+from replay.plan import Plan, plan_run
 
 DECLARED = 'operating_point = { basis = "declared", levels = { "1" = 3, "2" = 1 }, reason = "a team of four" }'
 HEAD = """
@@ -88,9 +88,10 @@ def test_the_limit_of_a_generated_body_is_its_own(generated: Path) -> None:
 
     planned = plan(generated, DECLARED)
     window = planned.load.windows[0]
-    for sent in planned.load.planned(window):
-        given = orjson.loads(planned.load.bodies[sent.request])
-        assert orjson.loads(sent.body)["max_tokens"] == given["max_tokens"]
+    bodies = read_profile(generated / "profile").bodies()
+    for index in range(len(window.picks)):
+        sent = planned.load.requests_of(window)(index)
+        assert orjson.loads(sent.body)["max_tokens"] == orjson.loads(bodies[sent.request])["max_tokens"]
 
 
 def test_a_guard_at_a_level_that_was_not_declared_may_not_decide(generated: Path) -> None:

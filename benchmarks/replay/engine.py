@@ -24,7 +24,7 @@ import click
 import msgspec
 
 from benchmarks.replay.processes import ENGINE_PRIORITY, REALTIME, go_first
-from benchmarks.replay.schedule import MODEL, ROLE_AT_NS, Order, Record, Schedule, Truth, Turn, compact
+from benchmarks.replay.schedule import MODEL, ROLE_AT_NS, SEVERAL_TOLD, Order, Record, Schedule, Truth, Turn, compact
 from replay.clock import SystemClock, fine_event_loop
 from replay.simulator.wire import LAST_CHUNK, STREAM_HEAD, Connection, Request, chunk, response
 
@@ -130,11 +130,13 @@ def _templates(turn: Turn) -> tuple[bytes, list[bytes], bytes, bytes]:
 
     Made once: what the engine computes while a request waits in its socket would count against the client.
     """
-    deltas = [{"role": "assistant", "content": ""}, *(turn.delta(number) for number in range(turn.chunks))]
-    role, *tokens = [_chunk([{"index": 0, "delta": delta, "finish_reason": None}]) for delta in deltas]
+    role = _chunk([{"index": 0, "delta": {"role": "assistant", "content": ""}, "finish_reason": None}])
+    tokens = []
+    for number in range(turn.chunks):
+        told = {"usage": turn.usage(number + 1)} if turn.kind == SEVERAL_TOLD else {}
+        tokens.append(_chunk([{"index": 0, "delta": turn.delta(number), "finish_reason": None}], **told))
     finish = _chunk([{"index": 0, "delta": {}, "finish_reason": turn.finish()}])
-    usage = {"prompt_tokens": 32, "completion_tokens": turn.tokens, "total_tokens": 32 + turn.tokens}
-    return role, tokens, finish, _chunk([], usage=usage)
+    return role, tokens, finish, _chunk([], usage=turn.usage(turn.chunks))
 
 
 async def _take_orders(served: Served) -> None:

@@ -42,7 +42,7 @@ class Wire(asyncio.Protocol):
         for line in lines:
             if any(sign in line for sign in SIGNS):
                 self.tokens_ns.append(now_ns)
-            elif USAGE in line:
+            if USAGE in line:
                 self.tokens = int(line.partition(USAGE)[2].partition(b",")[0])
         if self._rest.endswith(LAST_CHUNK) and not self.ended.done():
             self.ended.set_result(None)

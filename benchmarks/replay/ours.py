@@ -9,9 +9,9 @@ import orjson
 
 from benchmarks.replay.jobs import Ask, Job, Seen, request_of
 from profiles.records import OK, Outcome
-from replay.client import Planned, Slot
+from replay.client import Planned, Slot, Timeouts
 from replay.clock import SystemClock, fine_event_loop
-from replay.player import LoopLag
+from replay.loop_lag import LoopLag
 
 new_loop = fine_event_loop
 PATH = "/v1/chat/completions"
@@ -20,7 +20,7 @@ PATH = "/v1/chat/completions"
 @asynccontextmanager
 async def opened(job: Job) -> AsyncIterator[list[Ask]]:
     clock = SystemClock()
-    slots = [Slot(f"http://127.0.0.1:{job.port}", clock, timeout_ns=60 * 10**9) for _ in range(job.concurrency)]
+    slots = [Slot(f"http://127.0.0.1:{job.port}", clock, timeouts=Timeouts()) for _ in range(job.concurrency)]
     bodies = {
         marker: orjson.dumps(request_of(marker)) for marker in range(job.first_marker, job.first_marker + job.count)
     }

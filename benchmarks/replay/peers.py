@@ -1,7 +1,8 @@
 """The peer tools, installed by hand: `python -m benchmarks.replay.peers install --into FOLDER`.
 
 Each gets an environment of its own, from wheels only, at the version that was measured. Of vLLM, whose wheel needs
-torch and a GPU, only its benchmark script is unpacked (`serve_script`). A tiny tokenizer is made for those that ask for one.
+torch and a GPU, only its benchmark script is unpacked (`serve_script`). A tiny tokenizer is made for those that want
+one.
 """
 
 import os
@@ -93,14 +94,16 @@ def install(names: tuple[str, ...], into: Path) -> None:
 
 
 def _make_environment(folder: Path, packages: tuple[str, ...]) -> None:
-    wheels = ["install", "--only-binary", ":all:"]
+    wheels = ["install", "--quiet", "--only-binary", ":all:"]
+    python = folder / "bin" / "python"
     uv = shutil.which("uv")
     if uv is not None:
         subprocess.run([uv, "venv", "--quiet", "--python", sys.executable, folder], check=True)
-        subprocess.run([uv, "pip", *wheels, "--quiet", "--python", folder / "bin" / "python", *packages], check=True)
+        # Compiled, as pip does it, so that no first start pays for it.
+        subprocess.run([uv, "pip", *wheels, "--compile-bytecode", "--python", python, *packages], check=True)
     else:
         subprocess.run([sys.executable, "-m", "venv", folder], check=True)
-        subprocess.run([folder / "bin" / "python", "-m", "pip", *wheels, "--quiet", *packages], check=True)
+        subprocess.run([python, "-m", "pip", *wheels, *packages], check=True)
 
 
 def _unpack_script(source: Path) -> None:

@@ -7,7 +7,7 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple, Self
 
@@ -21,7 +21,7 @@ from benchmarks.replay.schedule import Order, Record, Schedule
 REALTIME = "BENCHMARK_REALTIME"  # set to 1: the children of the benchmark take real-time priority
 ENGINE_PRIORITY, CLIENT_PRIORITY = 10, 5  # of SCHED_RR: the engine must not wait for a client
 SAMPLE_S = 0.4
-TOOL_LIMIT_S = 240.0
+TOOL_LIMIT_S = 420.0
 ANSWER_LIMIT_S = 30.0
 
 
@@ -97,12 +97,8 @@ def run_program(
     cwd: Path = ROOT,
     limit_s: float = TOOL_LIMIT_S,
     realtime: bool = False,
-    leave_out: Callable[[psutil.Process], bool] = lambda process: False,
 ) -> Ran:
-    """Run a program to its end in a session of its own. What is left of it is killed.
-
-    `leave_out` names processes, such as an engine that it has booted, that count with their children for nothing.
-    """
+    """Run a program to its end in a session of its own. What is left of it is killed."""
     prepare = (lambda: go_first(CLIENT_PRIORITY)) if realtime else None
     with log.open("wb") as out:
         started_ns = time.monotonic_ns()
@@ -116,7 +112,7 @@ def run_program(
             start_new_session=True,
             preexec_fn=prepare,
         )
-    watch = _Watch(process.pid, leave_out)
+    watch = _Watch(process.pid)
     watch.start()
     killer = threading.Timer(limit_s, _kill_session, (process.pid,))
     killer.start()
@@ -128,7 +124,7 @@ def run_program(
         _kill_session(process.pid)
     wall_ns = time.monotonic_ns() - started_ns
     process.returncode = os.waitstatus_to_exitcode(status)
-    waited_ns = 0 if watch.left_out else round((usage.ru_utime + usage.ru_stime) * 1e9)
+    waited_ns = round((usage.ru_utime + usage.ru_stime) * 1e9)
     return Ran(
         process.returncode, started_ns, wall_ns, max(waited_ns, watch.cpu_ns()), watch.rss_bytes, watch.processes
     )
@@ -143,13 +139,11 @@ def _kill_session(session: int) -> None:
 class _Watch(threading.Thread):
     """Samples a tree of processes until it is ended."""
 
-    def __init__(self, pid: int, leave_out: Callable[[psutil.Process], bool]) -> None:
+    def __init__(self, pid: int) -> None:
         super().__init__(daemon=True)
         self._pid = pid
-        self._leave_out = leave_out
         self._ended = threading.Event()
         self._spent_ns: dict[int, int] = {}
-        self.left_out: set[int] = set()
         self.rss_bytes = 0
         self.processes = 0
 
@@ -169,9 +163,6 @@ class _Watch(threading.Thread):
         rss_bytes = processes = 0
         for process in [root, *root.children(recursive=True)]:
             with contextlib.suppress(psutil.Error):
-                if process.pid in self.left_out or process.ppid() in self.left_out or self._leave_out(process):
-                    self.left_out.add(process.pid)
-                    continue
                 with process.oneshot():
                     rss_bytes += process.memory_info().rss
                     spent = process.cpu_times()

@@ -15,9 +15,11 @@ REASONING = "reasoning"  # the same under the newer name
 TOOL_CALLS = "tool_calls"  # nothing but a tool call: its name first, then its arguments
 ROLE = "role"  # the role chunk comes long before the first token
 SEVERAL = "several"  # four tokens in each chunk, usage long after the last token
-TRAPS = (REASONING_CONTENT, REASONING, TOOL_CALLS, ROLE, SEVERAL)
+SEVERAL_TOLD = "several_told"  # the same, and each chunk carries the usage so far
+TRAPS = (REASONING_CONTENT, REASONING, TOOL_CALLS, ROLE, SEVERAL, SEVERAL_TOLD)
 
 MS = 1_000_000
+PROMPT_TOKENS = 32
 ROLE_AT_NS = 1 * MS
 SEVERAL_TOKENS = 4
 SEVERAL_TAIL_NS = 300 * MS
@@ -35,14 +37,15 @@ class Schedule(msgspec.Struct, frozen=True):
     def turn(self, number: int) -> "Turn":
         """The answer of request `number`, counted from 0."""
         kind = self.kinds[number % len(self.kinds)]
+        several = kind in (SEVERAL, SEVERAL_TOLD)
         first_ns = round(self.first_ms[number % len(self.first_ms)] * MS)
         return Turn(
             kind=kind,
             first_ns=first_ns + (ROLE_EARLIER_NS if kind == ROLE else 0),
             gap_ns=round(self.gap_ms * MS),
             chunks=self.chunks,
-            tokens_per_chunk=SEVERAL_TOKENS if kind == SEVERAL else 1,
-            tail_ns=SEVERAL_TAIL_NS if kind == SEVERAL else 0,
+            tokens_per_chunk=SEVERAL_TOKENS if several else 1,
+            tail_ns=SEVERAL_TAIL_NS if several else 0,
         )
 
 
@@ -71,6 +74,11 @@ class Turn(msgspec.Struct, frozen=True):
                 return {"tool_calls": [{"index": 0, "id": "call-1", "type": "function", "function": named}]}
             return {"tool_calls": [{"index": 0, "function": {"arguments": " "}}]}
         return {"content": text}
+
+    def usage(self, chunks: int) -> dict[str, int]:
+        """The usage after so many token chunks."""
+        tokens = chunks * self.tokens_per_chunk
+        return {"prompt_tokens": PROMPT_TOKENS, "completion_tokens": tokens, "total_tokens": PROMPT_TOKENS + tokens}
 
     def finish(self) -> str:
         return "tool_calls" if self.kind == TOOL_CALLS else "stop"

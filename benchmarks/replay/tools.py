@@ -22,26 +22,30 @@ PREFIX = "x-"
 
 
 class Load(NamedTuple):
-    """A batch for a tool: `requests` in a closed loop of `concurrency`; `folder` is new and empty."""
+    """What a tool plays in one start: at each level of concurrency so many requests; `folder` is new and empty."""
 
     folder: Path
     port: int
     requests: int
-    concurrency: int
+    levels: tuple[int, ...]
 
     @property
     def url(self) -> str:
         return f"http://127.0.0.1:{self.port}"
 
-    def prompts(self, count: int | None = None) -> list[str]:
-        return [request_of(number)["messages"][0]["content"] for number in range(count or self.requests)]
+    def prompts(self, count: int) -> list[str]:
+        return [request_of(number)["messages"][0]["content"] for number in range(count)]
 
 
 class Tool(NamedTuple):
-    """`prepare` writes the inputs and gives the arguments; `read` finds the figures, by request or response id."""
+    """`prepare` writes the inputs and gives the arguments; `read` finds the figures, by request or response id.
+
+    One that takes several levels plays them one after another, with the same number of requests each.
+    """
 
     help: tuple[str, ...]
     by_request_id: bool
+    many_levels: bool
     prepare: Callable[[Load, Peers], list[str]]
     read: Callable[[Path], Iterator[tuple[str, Reading]]]
 
@@ -56,7 +60,7 @@ def _prepare_aiperf(load: Load, peers: Peers) -> list[str]:
         *("profile", "-m", MODEL, "--url", load.url, "--endpoint-type", "chat", "--streaming"),
         *("--tokenizer", str(peers.tokenizer), "--use-server-token-count"),
         *("--input-file", str(bodies), "--custom-dataset-type", "raw_payload"),
-        *("--concurrency", str(load.concurrency), "--request-count", str(load.requests)),
+        *("--concurrency", str(load.levels[0]), "--request-count", str(load.requests)),
         *("--ui", "none", "--no-gpu-telemetry", "--no-server-metrics"),
         *("--output-artifact-dir", str(load.folder / "out")),
     ]
@@ -82,7 +86,7 @@ def _prepare_vllm(load: Load, peers: Peers) -> list[str]:
     return [
         *(str(SERVE), str(peers.vllm_source), "--backend", "openai-chat", "--base-url", load.url),
         *("--endpoint", "/v1/chat/completions", "--model", MODEL, "--skip-tokenizer-init"),
-        *("--num-prompts", str(load.requests), "--max-concurrency", str(load.concurrency)),
+        *("--num-prompts", str(load.requests), "--max-concurrency", str(load.levels[0])),
         *("--request-id-prefix", PREFIX, "--save-result", "--save-detailed"),
         *("--result-filename", str(load.folder / "result.json")),
     ]
@@ -102,10 +106,12 @@ def _read_vllm(folder: Path) -> Iterator[tuple[str, Reading]]:
 
 def _prepare_guidellm(load: Load, peers: Peers) -> list[str]:
     data = load.folder / "prompts.jsonl"
-    data.write_text("".join(json.dumps({"prompt": text}) + "\n" for text in load.prompts()))
+    data.write_text(
+        "".join(json.dumps({"prompt": text}) + "\n" for text in load.prompts(load.requests * len(load.levels)))
+    )
     return [
         *("run", "--backend", f"kind=openai_http,target={load.url},model={MODEL}"),
-        *("--profile", f"kind=concurrent,streams={load.concurrency}"),
+        *("--profile", json.dumps({"kind": "concurrent", "streams": load.levels})),
         *("--constraint", f"kind=max_requests,count={load.requests}"),
         *("--tokenizer", f"kind=hf_auto,model={peers.tokenizer}", "--data", f"kind=json_file,path={data}"),
         *("--output", f"kind=json,path={load.folder / 'out.json'}", "--disable-progress"),
@@ -130,14 +136,16 @@ def _prepare_inference_perf(load: Load, peers: Peers) -> list[str]:
     chats = load.folder / "chats.json"
     turns = [
         [{"from": "human", "value": text}, {"from": "gpt", "value": "hi " * 20}]
-        for text in load.prompts(max(load.requests, 100) + 10)  # it drops some, and wants more than it sends
+        for text in load.prompts(
+            max(load.requests * len(load.levels), 100) + 10
+        )  # it drops some, and wants more than it sends
     ]
     chats.write_text(json.dumps([{"conversations": turn} for turn in turns]))
-    stage = {"num_requests": load.requests, "concurrency_level": load.concurrency}
+    stages = [{"num_requests": load.requests, "concurrency_level": level} for level in load.levels]
     config = {
         "api": {"type": "chat", "streaming": True},
         "data": {"type": "shareGPT", "path": str(chats)},
-        "load": {"type": "concurrent", "num_workers": 1, "stages": [stage]},
+        "load": {"type": "concurrent", "num_workers": 1, "stages": stages},
         "server": {"type": "vllm", "model_name": MODEL, "base_url": load.url, "ignore_eos": True},
         "tokenizer": {"pretrained_model_name_or_path": str(peers.tokenizer)},
         "report": {"request_lifecycle": {"summary": True, "per_stage": True, "per_request": True}},
@@ -174,8 +182,8 @@ def _whole(value: float | None) -> int | None:
 
 
 TOOLS: Mapping[str, Tool] = {
-    AIPERF: Tool(("--help",), True, _prepare_aiperf, _read_aiperf),
-    GUIDELLM: Tool(("--help",), False, _prepare_guidellm, _read_guidellm),
-    INFERENCE_PERF: Tool(("--help",), False, _prepare_inference_perf, _read_inference_perf),
-    VLLM: Tool((str(SERVE), "{source}", "--help"), True, _prepare_vllm, _read_vllm),
+    AIPERF: Tool(("--help",), True, False, _prepare_aiperf, _read_aiperf),
+    GUIDELLM: Tool(("--help",), False, True, _prepare_guidellm, _read_guidellm),
+    INFERENCE_PERF: Tool(("--help",), False, True, _prepare_inference_perf, _read_inference_perf),
+    VLLM: Tool((str(SERVE), "{source}", "--help"), True, False, _prepare_vllm, _read_vllm),
 }

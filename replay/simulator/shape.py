@@ -76,7 +76,7 @@ def delta_of(shape: Shape, words: Sequence[str], start: int, call_id: str) -> tu
     if start < shape.reasoning:
         delta[shape.reasoning_field] = joined(words[: shape.reasoning - start], start=start == 0)
         kinds.append(REASONING)
-    if start < tools_to and stop > tools_from:
+    if max(start, tools_from) < min(stop, tools_to):
         part = words[max(0, tools_from - start) : tools_to - start]
         delta["tool_calls"] = [_tool_delta(part, max(start, tools_from) - tools_from, shape.tools, call_id)]
         kinds.append(TOOL_CALL)

@@ -8,6 +8,8 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
+# An engine that dies in every boot must not be started for ever.
+MOST_RESTARTS: Final = 3
 _STOPS: Final = (signal.SIGTERM, signal.SIGINT)
 
 
@@ -40,7 +42,7 @@ def supervise(serve: Callable[[int], int], say: Callable[[str], None]) -> int:
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _STOPS)
         code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
         child = 0
-        if code == 0 or stopping:
-            return max(code, 0)
+        if code == 0 or stopping or boot == MOST_RESTARTS:
+            return code if code >= 0 else 128 - code
         boot += 1
         say(f"(Supervisor pid={os.getpid()}) engine exited with code {code}, restarting it (restart {boot})")
