@@ -164,9 +164,9 @@ class Skipped(Table, frozen=True, kw_only=True):
 class Hooks(Table, frozen=True, kw_only=True):
     """[engine.hooks]: commands of the launcher `command`, for an engine under systemd, ssh or anything else.
 
-    Each is an argv in which `{host}`, `{port}`, `{model}`, `{arm}`, `{log}` and `{args}` (the arm's argv, one word each)
-    are filled in. `start` returns when the engine is told to start, `stop` when it is told to stop, and `alive` exits
-    with 0 while it lives. `logs` prints the engine's output until it is stopped.
+    Each is an argv in which `{host}`, `{port}`, `{model}`, `{arm}`, `{log}` and `{args}` (the arm's argv, one word
+    each) are filled in. `start` returns when the engine is told to start, `stop` when it is told to stop, and `alive`
+    exits with 0 while it lives. `logs` prints the engine's output until it is stopped.
     """
 
     start: list[str]

@@ -115,8 +115,9 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def append_line(path: Path, document: Any, *, sync: bool = False) -> None:
-    """Append one JSON line in one write, so that a kill leaves at most one torn line. With `sync` it outlives a power cut.
+    """Append one JSON line in one write, so that a kill leaves at most one torn line.
 
+    With `sync` it outlives a power cut.
     Call `cut_torn_line` once when a journal is taken up again: what follows a torn line is lost with it.
     """
     data = (document if isinstance(document, bytes) else encode(document)) + b"\n"

@@ -1,17 +1,40 @@
 """From PROFILE/ and experiment.toml to RUN/: cold boots of each arm, the recorded traffic, every instant kept.
 
-1. `schedule`    which requests each window sends, the same in all arms; what a closed loop does next (pure)
-2. `bodies`      the recorded JSON with the declared overrides, everything else byte for byte (pure)
-3. `client`      one request over one connection, its instants stamped at the read (`wire`)
-4. `player`      a window: slots of the client against the schedule, with the loop's own lag
-5. `metrics`     /metrics before and after, as counter deltas
-6. `bootlog`     known lines of an engine's log, by a table of patterns
-7. `engine`      a process from its first byte to the proof that it is gone
-8. `boot`        one cold boot: port free, spawn, a real token, warm-up, windows, stop
-9. `experiment`  blocks of arms in random order, resume, replacement of spoilt boots
-10. `rundir`     RUN/ on disk, append-only
-11. `progress`   what a person sees meanwhile
-12. `simulator`  the embedded engine, a real process whose ground truth is known
+What is asked, pure and fixed before the first boot:
 
-`clock` is the only module here that reads a clock. `cli` holds `replay`.
+1. `schedule`     which requests each window sends, the same in all arms; `timeline` paces them as they were recorded
+2. `bodies`       the recorded JSON with the declared overrides, everything else byte for byte (`splice`)
+3. `load`         the windows with their bodies, made once
+4. `plan`         the run before its first boot, and its manifest
+
+How truly it is asked:
+
+5. `client`       one request over one connection, its instants stamped at the read (`wire`, `answer`)
+6. `player`       a window: slots of the client against the schedule (`slots`), with the loop's own lag (`loop_lag`)
+7. `doubt`        what says that a result cannot be trusted; `selftest` measures it on this machine
+
+Whom it is asked:
+
+8. `engines`      the launchers: process, docker, podman, command, external
+9. `readiness`    a real token from the wanted model on our own process
+10. `isolation`   passes share nothing in the prefix cache (`prefix_proof` judges)
+11. `warmup`      every shape that is measured, as long as a pilot boot found
+12. `session`     the life of an engine; `boot` what comes before and after it; `watch` what ends it early
+13. `bootlog`     known lines of an engine's log, by a table (`log_table`); what two boots print alike
+                  (`log_signature`), and what was selected (`log_facts`)
+14. `metrics`     /metrics before and after, as counter deltas
+
+What surrounds it:
+
+15. `telemetry`   clocks, power, memory and load once a second (`gpus`, `host`)
+16. `surroundings` what is no arm's fault; `discards` applies the rule to it; `caches` one policy for all arms
+
+The run:
+
+17. `experiment`  blocks of arms in random order, resume, replacement of spoilt boots
+18. `rundir`      RUN/ on disk, append-only and synced
+19. `progress`    what a person sees meanwhile
+20. `simulator`   the embedded engine, a real process whose ground truth is known
+
+`clock` is the only module here that reads a clock. `cli` holds `replay`, `selftest_cli` holds `selftest`.
 """

@@ -115,7 +115,13 @@ class _Boot:
                 stopped = end
         if engine is not None and engine.cold and not cancelled:
             tolerance = round(rules.memory_tolerance_gib * GIB)
-            self.found.steps.append(await surroundings.memory_back(memory_before, tolerance, clock))
+            step = await surroundings.memory_back(memory_before, tolerance, clock)
+            self.found.steps.append(step)
+            held = surroundings.memory_held(step)
+            if held is not None:
+                self._remark("memory_held", held)
+        if sampler is not None and sampler.unwritten is not None:
+            self.note("telemetry_cut", problem=sampler.unwritten)
         log = await self._read_log(self.found.ready_offset)
         samples: list[Telemetry] = sampler.samples if sampler is not None else []
         checked = self._judge_surroundings(samples, log)
@@ -197,6 +203,8 @@ class _Boot:
         if rules.cool_down_c is not None:
             timeout_ns = parse_duration(rules.cool_down_timeout)
             self.found.steps.append(await surroundings.cool_down(rules.cool_down_c, timeout_ns, bench.clock))
+        began_ns, strangers = bench.clock.now_ns(), await surroundings.gpu_strangers()
+        self._step("gpu_free", began_ns, None if strangers else "no other program seen on a GPU", {"seen": strangers})
         keep = (self.folder.path.parent.parent, bench.experiment.profile_path)
         dirs = caches.directories(bench.experiment)
         preparing = partial(caches.prepare, rules.cache, dirs, bench.clock, keep=keep)
@@ -262,15 +270,16 @@ class _Boot:
     def _note_stop(self, stopped: Stopped, began_ns: int) -> None:
         """A stop that was not clean is said, and is no fault of what was measured."""
         self._step("stop", began_ns, stopped.proof, {"how": stopped.how, "exit_code": stopped.exit_code})
-        if self.status != DONE:
-            return
-        if stopped.outlived:
-            self.diagnosis = "workers_left"
-            self.reason = f"{stopped.outlived}"
         if stopped.how == "kill":
-            self.diagnosis = self.diagnosis or "not_stopped"
-            ignored = "it ignored SIGTERM and had to be killed"
-            self.reason = f"{ignored}; {self.reason}" if self.reason else ignored
+            self._remark("not_stopped", "it ignored SIGTERM and had to be killed")
+        if stopped.outlived:
+            self._remark("workers_left", stopped.outlived)
+
+    def _remark(self, diagnosis: str, sentence: str) -> None:
+        """What a boot that was measured to its end left behind. The last diagnosis stays: it weighs most."""
+        if self.status == DONE:
+            self.diagnosis = diagnosis
+            self.reason = f"{self.reason}; {sentence}" if self.reason else sentence
 
     async def _read_log(self, ready_offset: int | None) -> LogFacts:
         """Off the loop, and to its end even when cancelled: a log may hold gigabytes."""

@@ -120,7 +120,8 @@ CASES = (
     case("an error alone", event({"error": {"message": "x", "code": 400}}), outcome="error", error="400",
          error_code=400),
     case("an error in a field of its own", delta(content="a"),
-         b'error: {"code":400,"type":"invalid_request_error"}\n\n', bearing=[0], content=0, outcome="error", error="invalid_request_error", error_code=400),
+         b'error: {"code":400,"type":"invalid_request_error"}\n\n', bearing=[0], content=0, outcome="error",
+         error="invalid_request_error", error_code=400),
     case("the first error is the reason", event({"error": {"type": "OutOfMemoryError"}}),
          event({"error": {"type": "other_error"}}), outcome="error", error="OutOfMemoryError"),
     case("an error that is a string", event({"error": "out of cheese"}), outcome="error", error="error"),
@@ -254,7 +255,8 @@ def test_a_stream_that_ends_with_its_connection_is_the_same_stream() -> None:
 
 
 def test_the_first_token_is_the_event_that_the_definition_names() -> None:
-    """Each event waits for the one before to be read, so each has an instant of its own, and their order is known."""
+    """Server and client share one loop and one clock: an event is read after it was sent and before the next one is,
+    unless the machine held the loop for longer than the pause between two. Then it is played again."""
 
     async def main(case: Case) -> Outcome:
         async def write(writer: asyncio.StreamWriter) -> None:
@@ -271,13 +273,16 @@ def test_the_first_token_is_the_event_that_the_definition_names() -> None:
     for item in CASES:
         if not item.bearing:
             continue
-        sent_ns: list[int] = []
-        facts = asyncio.run(main(item), loop_factory=fine_event_loop).response
-        first_ns = facts.first_token_ns
-        assert first_ns is not None
-        # Server and client share one loop and one clock: an event is read after it was sent and before the next one is.
-        after = [*sent_ns[1:], first_ns + 1][item.bearing[0]]
-        assert sent_ns[item.bearing[0]] <= first_ns <= after, item.name
+        for _ in range(5):
+            sent_ns: list[int] = []
+            facts = asyncio.run(main(item), loop_factory=fine_event_loop).response
+            first_ns = facts.first_token_ns
+            assert first_ns is not None
+            next_ns = [*sent_ns[1:], first_ns + 1][item.bearing[0]]
+            if sent_ns[item.bearing[0]] <= first_ns <= next_ns:
+                break
+        else:
+            pytest.fail(f"{item.name}: event {item.bearing[0]} has the first token")
 
 
 def test_a_line_of_megabytes_is_one_event() -> None:

@@ -38,6 +38,7 @@ requests_per_boot = 8
 also = ["single", "closed c=8 for 100ms"]
 single_requests = 1
 warmup_per_class = 1
+warmup_rounds = 1
 [design]
 blocks = {blocks}
 seed = 2
@@ -75,6 +76,12 @@ def engines_of(folder: Path) -> list[psutil.Process]:
     return found
 
 
+def living_in(folder: Path) -> list[psutil.Process]:
+    """Everything that works in this folder and lives."""
+    found = psutil.process_iter(["cwd", "status"])
+    return [p for p in found if p.info["cwd"] == str(folder) and p.info["status"] != psutil.STATUS_ZOMBIE]
+
+
 def test_a_closed_terminal_leaves_no_engine_behind(folder: Path) -> None:
     write_experiment(folder)
     started = subprocess.Popen(command("replay", "experiment.toml", "-o", "run"), cwd=folder, env=ENVIRONMENT)
@@ -101,7 +108,9 @@ def assert_whole(run: Run, arms: set[str], blocks: int) -> None:
         facts = boot.facts
         instants = [facts.spawned_ns, facts.ready_ns, facts.stopped_ns, facts.gone_ns]
         assert [at for at in instants if at is not None] == sorted(at or 0 for at in instants)
-        deciding = [item for item in boot.outcomes if item.measured and item.window in ("closed-c1", "closed-c2")]
+        names = {window["name"] for window in run.manifest["windows"] if window["deciding"]}
+        deciding = [item for item in boot.outcomes if item.measured and item.window in names]
+        assert deciding
         assert all(item.outcome == "ok" for item in deciding)
         lists[boot.path.name] = sorted((item.window, item.index, item.request) for item in deciding)
         assert boot.facts.windows[-1].name == "closed-c8-for-0.1s"
@@ -170,16 +179,18 @@ def test_ctrl_c_leaves_no_orphan_and_a_run_that_resumes(folder: Path) -> None:
 
 
 def test_a_killed_run_resumes_and_stops_the_orphan_that_the_kill_left(folder: Path) -> None:
-    write_experiment(folder, blocks=1)
+    path = write_experiment(folder, blocks=1)
+    path.write_text(path.read_text().replace('"--boot-time"', '"--spawn-child", "--boot-time"'))
     started = subprocess.Popen(command("replay", "experiment.toml", "-o", "run"), cwd=folder, env=ENVIRONMENT)
     events = folder / "run" / "events.jsonl"
     wait_for(lambda: events.exists() and b'"boot_ready"' in events.read_bytes())
     started.kill()
     started.wait()
-    assert engines_of(folder)  # nobody could stop it
+    # The engine is told by the kernel, where it does that; its helper is told by nobody.
+    assert living_in(folder)
     resumed = replay(folder, "--resume")
     assert resumed.returncode == 0, resumed.stderr
-    assert not engines_of(folder)
+    assert not living_in(folder)
     run = read_run(folder / "run")
     assert_whole(run, {"v0", "v0.aa", "v1"}, 1)
     assert "leftover_stopped" in [event["event"] for event in run.events]
@@ -256,7 +267,7 @@ def test_a_baseline_that_does_not_boot_stops_the_run(folder: Path) -> None:
     ("change", "said"),
     [
         (('name = "v1"', 'name = "v1"\nagrs = ["--x"]'), ":26: arm[1].agrs: unknown key\n  Did you mean 'args'?"),
-        (('name = "v1"', 'name = "v1"\nargv = ["no-engine"]'), "arm v1: the command 'no-engine' does not exist"),
+        (('name = "v1"', 'name = "v1"\nargv = ["no-engine"]'), "arm[1].argv: v1: the command 'no-engine' does not exist"),
         (('path = "profile"', 'path = "elsewhere"'), "elsewhere: no such directory"),
         (("blocks = 1", "blocks = 0"), ": design.blocks: must be at least 1"),
         (("[discard]", '[[guard]]\nmetric = "ttft_p90"\nmargin = 0.1\n[discard]'), "it needs 36"),

@@ -47,7 +47,7 @@ PEER_LEVELS, OWN_LEVELS = (1, 3, 8), (16, 32)
 PEER_REQUESTS = 24  # at each level
 OWN_REQUESTS = {1: 15, 3: 24, 8: 48, 16: 64, 32: 96}
 WARM = Job(0, 16, 8)
-OWN_STARTS, HELPS, PEER_HELPS = 5, 5, 2
+OWN_TENS, STARTS, HELPS, PEER_HELPS = 2, 5, 5, 1
 QUICK = 0.25  # of the requests
 
 
@@ -139,16 +139,15 @@ class Bench:
 
     def play_ten(self) -> None:
         """Ten requests of each client with all traps in them; of tools and of the real command from a fresh start."""
-        starts = 1 if self._quick else OWN_STARTS
         for name in self._shuffled([*self._own, *self._tools]):
             if name in self._own:
-                for number in range(starts):
+                for number in range(1 if self._quick else OWN_TENS):
                     self._own_batch(TEN, number, name, 1, TEN_REQUESTS, TRAP_SCHEDULE)
             else:
                 self._tool_batches(TEN, 0, name, (1,), TEN_REQUESTS, TRAP_SCHEDULE)
             _say(f"ten requests: {name}")
         if OURS in self._own:
-            for number in range(starts):
+            for number in range(1 if self._quick else STARTS):
                 self._command_batch(number)
         self._time_help(1 if self._quick else HELPS)
 

@@ -15,8 +15,9 @@ The way of a request through it, with the module that owns each step:
 11. `replies`  the bytes of its answer, each stamped where it is handed to the kernel
 12. `metrics`  the counters as Prometheus text, in vLLM's names
 
-It misbehaves on request and never by chance. `faults` lists how. `supervisor` restarts it, `leftovers` are the processes
-it does not take along, `flood` fills its log, `compile_cache` makes its first boot cold, `jit` compiles while serving.
+It misbehaves on request and never by chance. `faults` lists how. `supervisor` restarts it, `leftovers` are the
+processes it does not take along, `flood` fills its log, `compile_cache` makes its first boot cold, `jit` compiles while
+serving.
 
 `traffic` is the small production that the demo records: three users with thinking time.
 
