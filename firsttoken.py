@@ -22,6 +22,7 @@ COMMANDS = {
     "profile": ("profiles.cli:profile", "Build, show, compare, shape, import and export load profiles."),
     "replay": ("replay.cli:replay", "Cold-boot each arm and replay the recorded load."),
     "report": ("analysis.cli:report", "Give one verdict per arm, by the rule fixed before the run."),
+    "selftest": ("replay.selftest_cli:selftest", "Measure how wrong the client is on this machine."),
     "engine": ("replay.simulator.cli:engine", "Run the embedded engine, a simulation for tests and the demo."),
     "demo": ("firsttoken:demo", "Run the whole pipeline on the embedded engine, in a minute or two."),
 }

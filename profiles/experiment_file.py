@@ -59,6 +59,9 @@ class Load(Table, frozen=True, kw_only=True):
     single_requests: int = 16  # per class, in `single` windows
     sweep_requests: int = 32  # at each c of a sweep
     output_length: Literal["capped", "natural", "forced"] = "capped"
+    # Ask for usage in every event (vLLM, SGLang): TPOT then knows how many tokens the first event held. It makes
+    # events longer, so it is the same for all arms and stated in the run.
+    running_usage: bool = False
     warmup_per_class: int = 2
     warmup_rounds: int = 0  # 0: found by a pilot boot of the baseline, then the same for every boot
     # The stages of a request, each with its own limit. A prefill of 128k tokens takes more than a minute on a GB10.

@@ -70,10 +70,11 @@ class Override:
     model: str | None = None  # None keeps the recorded one
     cache_isolation: str = "salt"  # salt, nonce, reset, none
     output_length: str = "capped"  # capped, natural, forced
+    running_usage: bool = False  # usage in every event: then TPOT knows the tokens of the first one
 
     def stated(self) -> dict[str, Any]:
         """The overrides for boot.json: `keys` names what is set in the bodies of each endpoint."""
-        stated: dict[str, Any] = {"stream": True, "stream_options": {"include_usage": True}}
+        stated: dict[str, Any] = {"stream": True, "stream_options": dict.fromkeys(self.stream_options(), True)}
         if self.model is not None:
             stated["model"] = self.model
         stated["cache_isolation"] = self.cache_isolation
@@ -81,10 +82,14 @@ class Override:
         stated["keys"] = {name: self._keys(dialect) for name, dialect in SENT.items()}
         return stated
 
+    def stream_options(self) -> tuple[str, ...]:
+        """The keys of stream_options that are set to true."""
+        return ("include_usage", "continuous_usage_stats") if self.running_usage else ("include_usage",)
+
     def _keys(self, dialect: Dialect) -> list[str]:
         keys = ["stream"]
         if dialect.stream_options:
-            keys.append("stream_options.include_usage")
+            keys += [f"stream_options.{name}" for name in self.stream_options()]
         if self.model is not None:
             keys.append("model")
         if self.cache_isolation == "salt" and dialect.salt:
@@ -173,9 +178,11 @@ def make_template(body: bytes, override: Override, *, output_tokens: int | None,
         if dialect.stream_options:
             options = asked.last("stream_options")
             if options is not None and text[options.begin] == "{":  # its other keys stay
-                edits += set_members(read_members(text, options.begin), {"include_usage": "true"})
+                wanted = dict.fromkeys(override.stream_options(), "true")
+                edits += set_members(read_members(text, options.begin), wanted)
             else:
-                values["stream_options"] = '{"include_usage":true}'
+                asked_for = (f'"{name}":true' for name in override.stream_options())
+                values["stream_options"] = f"{{{','.join(asked_for)}}}"
         if override.cache_isolation == "salt" and dialect.salt:
             values["cache_salt"] = f'"{_PASS}"'
         elif override.cache_isolation == "nonce":

@@ -6,9 +6,8 @@ looked for is a client that was late, or that did not hold the load which was pl
 
 from collections import Counter
 from collections.abc import Sequence
+from math import fsum
 from typing import Final
-
-import numpy as np
 
 from profiles.captures import Interval
 from profiles.concurrency import others_in_flight
@@ -41,24 +40,32 @@ def schedule_lag(outcomes: Sequence[Outcome]) -> ScheduleLag | None:
     if not due:
         return None
     first_ns = min(item.due_ns or 0 for item in due)
-    at_ns = np.array([(item.due_ns or 0) - first_ns for item in due], dtype=np.float64)
-    lag_ns = np.array([(item.send_started_ns or 0) - (item.due_ns or 0) for item in due], dtype=np.float64)
-    p50, p99 = np.percentile(lag_ns, (50, 99))
+    at_ns = [(item.due_ns or 0) - first_ns for item in due]
+    lag_ns = [(item.send_started_ns or 0) - (item.due_ns or 0) for item in due]
     return ScheduleLag(
-        p50_ns=round(p50),
-        p99_ns=round(p99),
-        max_ns=int(lag_ns.max()),
-        late_share=float((lag_ns > LATE_NS).mean()),
+        p50_ns=round(percentile(lag_ns, 0.5)),
+        p99_ns=round(percentile(lag_ns, 0.99)),
+        max_ns=max(lag_ns),
+        late_share=sum(lag > LATE_NS for lag in lag_ns) / len(due),
         slope=slope(at_ns, lag_ns) if len(due) >= SLOPE_NEEDS else None,
         requests=len(due),
     )
 
 
-def slope(x: "np.typing.NDArray[np.float64]", y: "np.typing.NDArray[np.float64]") -> float | None:
+def percentile(values: Sequence[float], share: float) -> float:
+    """The value below which `share` of them lie, interpolated between neighbours as numpy does it."""
+    ordered = sorted(values)
+    place = share * (len(ordered) - 1)
+    low = int(place)
+    high = min(low + 1, len(ordered) - 1)
+    return ordered[low] + (place - low) * (ordered[high] - ordered[low])
+
+
+def slope(x: Sequence[float], y: Sequence[float]) -> float | None:
     """Slope of the least-squares line: Σ(x − x̄)(y − ȳ) / Σ(x − x̄)². None where all x are the same."""
-    from_mean = x - x.mean()
-    squares = float(from_mean @ from_mean)
-    return float(from_mean @ (y - y.mean())) / squares if squares else None
+    x_mean, y_mean = fsum(x) / len(x), fsum(y) / len(y)
+    squares = fsum((at - x_mean) ** 2 for at in x)
+    return fsum((at - x_mean) * (of - y_mean) for at, of in zip(x, y, strict=True)) / squares if squares else None
 
 
 def arrivals_at(outcomes: Sequence[Outcome]) -> dict[int, int]:

@@ -1,9 +1,9 @@
 """How late the client's own event loop is: a client that is late makes every engine look slow."""
 
 import asyncio
+from bisect import bisect_left
 from collections import Counter
-
-import numpy as np
+from itertools import accumulate
 
 from profiles.runs import LagFacts
 from profiles.units import MICROSECOND_NS, MILLISECOND_NS
@@ -53,6 +53,6 @@ class LoopLag:
         if not self._late:
             return None
         steps = sorted(self._late)
-        up_to = np.cumsum([self._late[step] for step in steps])
-        p50, p99 = (steps[int(np.searchsorted(up_to, share * up_to[-1]))] for share in (0.5, 0.99))
-        return LagFacts(p50_ns=p50 * LAG_STEP_NS, p99_ns=p99 * LAG_STEP_NS, max_ns=self._max_ns, samples=int(up_to[-1]))
+        up_to = list(accumulate(self._late[step] for step in steps))
+        p50, p99 = (steps[bisect_left(up_to, share * up_to[-1])] for share in (0.5, 0.99))
+        return LagFacts(p50_ns=p50 * LAG_STEP_NS, p99_ns=p99 * LAG_STEP_NS, max_ns=self._max_ns, samples=up_to[-1])

@@ -59,6 +59,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock, keep: Seque
         model=file.engine.model or None,
         cache_isolation=file.engine.cache_isolation,
         output_length=file.load.output_length,
+        running_usage=file.load.running_usage,
     )
     rows = profile.rows()
     usable, left_out = sendable(rows, override, profile.read_bodies())

@@ -20,15 +20,13 @@ from dataclasses import dataclass, field
 from heapq import heapify, heapreplace
 from typing import Any
 
-import numpy as np
-
 from profiles.concurrency import Window as Span
 from profiles.errors import RuleError
 from profiles.experiment import AlsoWindow, Experiment
 from profiles.profile import ProfileRow
 from profiles.toml_lines import line_of
 from profiles.units import parse_duration
-from replay.timeline import Start, lay_out
+from replay.timeline import Start, draws, lay_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -240,13 +238,16 @@ def choose(
     by_class: dict[str, list[ProfileRow]] = {}
     for row in rows:
         by_class.setdefault(row.workload, []).append(row)
-    random = np.random.default_rng(seed)
+    random = draws(seed)
     shares = _deal_to_classes(count, {name: len(alike) for name, alike in by_class.items()})
     picks: list[Pick] = []
     for name in sorted(by_class):
         alike = by_class[name]
         # Rows that were sent least, in random order; the place in that order decides between equals.
-        waiting = [(sent[alike[at].request], place, at) for place, at in enumerate(random.permutation(len(alike)))]
+        waiting = [
+            (sent[alike[at].request], place, at)
+            for place, at in enumerate(random.sample(range(len(alike)), len(alike)))
+        ]
         heapify(waiting)
         for _ in range(shares[name]):
             times, place, at = waiting[0]
@@ -267,10 +268,7 @@ def _deal_to_classes(count: int, sizes: dict[str, int]) -> dict[str, int]:
 
 def order_of_boots(arms: Sequence[str], blocks: int, seed: int) -> list[list[str]]:
     """Each arm once per block, in random order; the second baseline copy is an arm like any other."""
-    return [
-        [arms[at] for at in np.random.default_rng((seed, block)).permutation(len(arms))]
-        for block in range(1, blocks + 1)
-    ]
+    return [draws((seed, block)).sample(list(arms), len(arms)) for block in range(1, blocks + 1)]
 
 
 class ClosedLoop:

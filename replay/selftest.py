@@ -36,7 +36,10 @@ from replay.slots import SlotPool
 
 HOST: Final = "127.0.0.1"
 PATH: Final = "/v1/chat/completions"
-TOKENS: Final = 24
+# Answers of different lengths end apart, so the next requests start apart. An engine that gets several at once reads
+# them one after another, and what the later ones wait there would be booked on the client.
+FEWEST_TOKENS: Final = 16
+LENGTHS: Final = 17
 WARM_UP: Final = 2  # per slot, not counted: the first use of code and of a connection
 
 # The limits above which this machine is too busy to be trusted, whatever the engine.
@@ -113,9 +116,12 @@ def compare(c: int, played: Played, truth: Mapping[int, Mapping[str, Any]], conn
     gap_ns: list[int] = []
     start_ns: list[int] = []
     failed = unmatched = 0
+    from_ns = played.steady_from_ns if played.steady_from_ns is not None else played.started_ns
     for outcome in played.outcomes:
         if outcome.outcome != OK:
             failed += 1
+            continue
+        if (outcome.send_started_ns or 0) <= from_ns:  # all slots start at once, see LENGTHS
             continue
         line = truth.get(outcome.response.prompt_tokens or 0)
         instants = token_instants_ns(outcome.response)
@@ -235,12 +241,13 @@ def _row(index: int) -> ProfileRow:
 def body_of(number: int) -> bytes:
     """A request whose prompt is as long as no other, so that its truth can be found, and begins as no other does."""
     words = f"{number} " + "word " * number
+    tokens = FEWEST_TOKENS + number * 7 % LENGTHS
     return orjson.dumps(
         {
             "stream": True,
             "stream_options": {"include_usage": True},
-            "max_tokens": TOKENS,
-            "min_tokens": TOKENS,
+            "max_tokens": tokens,
+            "min_tokens": tokens,
             "ignore_eos": True,
             "messages": [{"role": "user", "content": words.rstrip()}],
         }

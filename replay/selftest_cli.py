@@ -26,7 +26,7 @@ def _read_levels(ctx: click.Context, param: click.Parameter, value: str) -> tupl
     return levels
 
 
-@click.command(short_help="Measure this machine's client against an engine that knows the truth.")
+@click.command(short_help="Measure how wrong the client is on this machine.")
 @click.option("--c", "levels", default="1,3,8", show_default=True, metavar="C,…", callback=_read_levels,
               help="Requests in flight at once, one measurement each.")  # fmt: skip
 @click.option("--requests", type=click.IntRange(10, 2000), default=40, show_default=True, help="At each concurrency.")

@@ -22,9 +22,8 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
+from random import Random
 from typing import Any
-
-import numpy as np
 
 from profiles.captures import Interval
 from profiles.concurrency import Window as Span
@@ -65,6 +64,11 @@ class _Piece:
     sent: tuple[int, ...]  # those of them that are sent
     part: int = 0  # of a busy period that was cut
     period: int = 0
+
+
+def draws(seed: tuple[int, ...]) -> Random:
+    """Random numbers that are the same for the same seed on every machine and in every process."""
+    return Random(repr(seed))
 
 
 def lay_out(
@@ -209,7 +213,7 @@ def _choose(pieces: Sequence[_Piece], rows: Sequence[ProfileRow], most: int, see
 
     order = sorted(range(len(pieces)), key=place)
     total = sum(len(piece.sent) for piece in pieces)
-    start = float(np.random.default_rng(seed).random())
+    start = draws(seed).random()
     count = -(-len(pieces) * most // total)
     while True:
         taken = [order[int((step + start) * len(pieces) / count)] for step in range(count)]

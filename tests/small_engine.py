@@ -16,6 +16,7 @@ child          a child in the group that nobody stops
 setsid-child   a child in its own session that ignores SIGTERM and holds gpu.lock
 escape         forked twice, own session, no environment, no output, ignores SIGTERM
 reuseport      shares its port
+twin           with reuseport: a second server that leaves parent and session
 flood          prints bytes that are no UTF-8, more than a pipe holds, before it listens
 supervisor     serves from a child that is made anew when it dies
 bad-flag       says so and exits with 1
@@ -74,8 +75,33 @@ def escape() -> None:
     os.execve(sys.executable, [sys.executable, "-ISc", code], {})
 
 
+def second_server(port: int) -> None:
+    if os.fork():
+        return
+    os.setsid()
+    if os.fork():
+        os._exit(0)
+    signal.alarm(120)
+    serve(port, share=True)
+
+
+def flood() -> None:
+    for _ in range(600):
+        os.write(2, b"\xff\xfe progress \x1b[31m 12%\r" + b"x" * 1000 + b"\n")
+
+
+def supervise(port: int) -> None:
+    while True:
+        worker = os.fork()
+        if not worker:
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)
+            signal.alarm(120)
+            serve(port, share=False)
+        os.waitpid(worker, 0)
+
+
 def main() -> None:
-    port, faults = int(sys.argv[1]), set(sys.argv[2:])
+    port, faults = int(sys.argv[1]), sys.argv[2:]
     print("loading weights", flush=True)
     if "bad-flag" in faults:
         print("torch.OutOfMemoryError: CUDA out of memory.", file=sys.stderr, flush=True)
@@ -84,23 +110,10 @@ def main() -> None:
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
     if "child" in faults and not os.fork():
         sleep_for_ever()
-    if "setsid-child" in faults:
-        setsid_child()
-    if "escape" in faults:
-        escape()
-    if "flood" in faults:
-        for _ in range(600):
-            os.write(2, b"\xff\xfe progress \x1b[31m 12%\r" + b"x" * 1000 + b"\n")
-    if "slow" in faults:
-        sleep_for_ever()
-    if "supervisor" in faults:
-        while True:
-            worker = os.fork()
-            if not worker:
-                signal.signal(signal.SIGTERM, signal.SIG_DFL)
-                signal.alarm(120)
-                serve(port, share=False)
-            os.waitpid(worker, 0)
+    does = {"setsid-child": setsid_child, "escape": escape, "flood": flood, "slow": sleep_for_ever}
+    does |= {"twin": lambda: second_server(port), "supervisor": lambda: supervise(port)}
+    for fault in faults:
+        does.get(fault, str)()
     print("serving", flush=True)
     signal.alarm(120)
     serve(port, share="reuseport" in faults)

@@ -212,3 +212,14 @@ def test_a_nonce_before_content_parts_is_a_part_of_its_own() -> None:
 def test_a_body_that_is_no_object_is_refused_with_a_reason() -> None:
     with pytest.raises(FirsttokenError, match="not a JSON object"):
         prepare(b"[1]", Override(), pass_name="w", output_tokens=None)
+
+
+def test_usage_in_every_event_is_asked_for_only_on_request() -> None:
+    told = Override(running_usage=True)
+    sent = make_template(b'{"stream_options":{"x":1}}', told, output_tokens=None).body("p")
+    assert orjson.loads(sent)["stream_options"] == {"x": 1, "include_usage": True, "continuous_usage_stats": True}
+    bare = orjson.loads(make_template(b"{}", told, output_tokens=None).body("p"))
+    assert bare["stream_options"] == {"include_usage": True, "continuous_usage_stats": True}
+    assert told.stated()["stream_options"] == bare["stream_options"]
+    quiet = orjson.loads(make_template(b"{}", Override(), output_tokens=None).body("p"))
+    assert quiet["stream_options"] == {"include_usage": True}

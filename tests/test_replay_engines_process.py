@@ -109,13 +109,14 @@ async def boot_and_stop(
     *faults: str,
     patience_s: float = 10,
     meanwhile: Callable[[EngineProcess], Awaitable[None]] | None = None,
+    strangers: bool = False,
 ) -> tuple[list[int], Stopped]:
     port = free_port(HOST)
     engine = await boot(folder, port, *faults)
     try:
         await wait_listening(engine, CLOCK, patience_ns=30 * SECOND_NS)
         assert engine.owns_port()
-        assert engine.strangers() == []
+        assert strangers or engine.strangers() == []
         pids = [process.pid for process in engine.members()]
         if meanwhile is not None:
             await meanwhile(engine)
@@ -239,6 +240,18 @@ def test_a_twin_on_the_port_is_named(tmp_path: Path) -> None:
             await other.wait()
 
     run(boot_and_stop(tmp_path, "reuseport", meanwhile=twin))
+
+
+@needs_proc
+def test_a_second_server_that_left_the_engine_is_a_twin_and_goes_with_it(tmp_path: Path) -> None:
+    async def twin(engine: EngineProcess) -> None:
+        await until(engine.strangers)
+        (said,) = engine.strangers()
+        assert said.endswith("which came from the engine and left it")
+        assert str(engine.pid) not in said
+
+    _, stopped = run(boot_and_stop(tmp_path, "reuseport", "twin", meanwhile=twin, strangers=True))
+    assert stopped.outlived is not None
 
 
 def test_a_foreign_server_on_the_port_is_refused_before_anything_is_spawned_or_sent(tmp_path: Path) -> None:

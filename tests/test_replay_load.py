@@ -13,7 +13,7 @@ from replay.load import Load, prepare_load
 from replay.schedule import Pick, Window
 
 
-def load(windows: list[Window], rows: list[ProfileRow], **override: str) -> Load:
+def load(windows: list[Window], rows: list[ProfileRow], **override: Any) -> Load:
     bodies = [(request, b'{"n":%d}' % request) for request in range(9)]
     return prepare_load(windows, rows, Override(**override), bodies)
 

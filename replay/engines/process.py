@@ -16,6 +16,7 @@ import subprocess
 import threading
 import uuid
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -228,15 +229,28 @@ class EngineProcess:
         return True if pid is not None else False if all_seen else None
 
     def strangers(self) -> list[str]:
-        """Listeners on the port that no process of ours has: with SO_REUSEPORT the kernel deals connections to both."""
+        """Listeners beside the engine's: with SO_REUSEPORT the kernel deals connections to both.
+
+        A process that came from the engine and left it, out of its leader's reach, is a stranger here too: a second
+        server that no arm asked for. Workers that share the port below one leader are not.
+        """
         found = ports.listeners(self.port) or []
-        held = [ports.sockets_of(member.pid) for member in self._family.look()]
-        if None in held:  # one of ours that we may not see could have any of them
+        members = self._family.look()
+        held = {member.pid: ports.sockets_of(member.pid) for member in members}
+        if None in held.values():  # one of ours that we may not see could have any of them
             return []
-        ours = {inode for sockets in held if sockets is not None for inode in sockets}
+        attached = _below(self.pid, members)
+        near = {inode for pid, sockets in held.items() if pid in attached for inode in sockets or ()}
+        far = {inode for sockets in held.values() for inode in sockets or ()} - near
+        # The only listener is the engine's, wherever it went.
+        ours = near if any(item.inode in near for item in found) else near | far
         # A member may have left between the two reads: a stranger is still there at the second look.
         again = {item.inode for item in ports.listeners(self.port) or []}
-        return [ports.describe(item) for item in found if item.inode not in ours and item.inode in again]
+        return [
+            ports.describe(item) + (", which came from the engine and left it" if item.inode in far else "")
+            for item in found
+            if item.inode not in ours and item.inode in again
+        ]
 
     def log_tail(self) -> tuple[str, ...]:
         """The last lines of its log."""
@@ -253,7 +267,8 @@ class EngineProcess:
         outlived: list[Member] = []
         if not self.lives:
             await self._wait(lambda: not self._family.look(), min(GRACE_NS, patience_ns))
-            outlived = self._family.look(thorough=True)
+            # Under the names that they have now: `setproctitle` comes long after the fork.
+            outlived = [replace(member, name=ports.name_of(member.pid)) for member in self._family.look(thorough=True)]
         killed = await end(self._family, self._clock, patience_ns=min(patience_ns, LAST_PATIENCE_NS))
         left = self._family.look(thorough=True)
         if left:
@@ -321,6 +336,15 @@ def _identity(
         "port": port,
         "members": [list(member) for member in members],
     }
+
+
+def _below(leader: int, members: list[Member]) -> set[int]:
+    """Those whose parents lead up to the leader."""
+    parents = {member.pid: stat.parent for member in members if (stat := read_stat(member.pid)) is not None}
+    found = {leader}
+    while grown := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= grown
+    return found
 
 
 def _say_outlived(outlived: list[Member], killed: list[Member]) -> str | None:
