@@ -109,17 +109,9 @@ class _Boot:
         finally:
             if engine is not None:
                 stopped_ns = clock.now_ns()
-                # To its end, Ctrl-C or not: an engine that is only told to go may stay.
-                end, cancelled = await to_the_end(engine.stop(parse_duration(self.arm.stop_timeout)))
-                self._note_stop(end, stopped_ns)
-                stopped = end
+                stopped, cancelled = await self._stop(engine)
         if engine is not None and engine.cold and not cancelled:
-            tolerance = round(rules.memory_tolerance_gib * GIB)
-            step = await surroundings.memory_back(memory_before, tolerance, clock)
-            self.found.steps.append(step)
-            held = surroundings.memory_held(step)
-            if held is not None:
-                self._remark("memory_held", held)
+            await self._wait_for_memory(memory_before, round(rules.memory_tolerance_gib * GIB))
         if sampler is not None and sampler.unwritten is not None:
             self.note("telemetry_cut", problem=sampler.unwritten)
         log = await self._read_log(self.found.ready_offset)
@@ -254,6 +246,26 @@ class _Boot:
             for task in (living, watching, sampling):
                 task.cancel()
             await asyncio.gather(living, watching, sampling, return_exceptions=True)
+
+    async def _stop(self, engine: Engine) -> tuple[Stopped | None, bool]:
+        """To its end, Ctrl-C or not: an engine that is only told to go may stay. Says whether it was cancelled."""
+        began_ns = self.bench.clock.now_ns()
+        try:
+            stopped, cancelled = await to_the_end(engine.stop(parse_duration(self.arm.stop_timeout)))
+        except PortTaken as error:
+            # Nothing of the engine is left, and a stranger answers. What was found before weighs more.
+            if self.status == DONE:
+                self._failed(error)
+            return None, False
+        self._note_stop(stopped, began_ns)
+        return stopped, cancelled
+
+    async def _wait_for_memory(self, before_bytes: int | None, tolerance_bytes: int) -> None:
+        step = await surroundings.memory_back(before_bytes, tolerance_bytes, self.bench.clock)
+        self.found.steps.append(step)
+        held = surroundings.memory_held(step)
+        if held is not None:
+            self._remark("memory_held", held)
 
     def _failed(self, error: EngineFailed) -> None:
         self.status = DISCARDED if isinstance(error, PortTaken) else FAILED

@@ -13,7 +13,7 @@ import httpx
 import orjson
 
 from profiles.errors import EngineFailed
-from profiles.records import OK
+from profiles.records import OK, Outcome
 from profiles.runs import Step
 from replay.bodies import make_template
 from replay.client import Planned, Slot
@@ -36,7 +36,13 @@ RESETS = ("/reset_prefix_cache", "/flush_cache")
 
 
 async def prove_isolation(
-    isolation: str, slot: Slot, api: httpx.AsyncClient, load: Load, selection: Mapping[str, Any], clock: Clock
+    isolation: str,
+    slot: Slot,
+    api: httpx.AsyncClient,
+    load: Load,
+    selection: Mapping[str, Any],
+    clock: Clock,
+    on_outcome: Callable[[Outcome], None],
 ) -> Step:
     """Send one long prompt in two passes and hold the cached tokens against each other.
 
@@ -51,7 +57,7 @@ async def prove_isolation(
     answers: list[ProbeAnswer] = []
     judged = Judgement("not shown", "the engine did not answer the probe")
     for tokens in (SHORT_TOKENS, probe_tokens(selection)):
-        tried = await _probe(slot, api, _probe_body(load, tokens), tokens, clock)
+        tried = await _probe(slot, api, _probe_body(load, tokens), tokens, clock, on_outcome)
         if not tried:  # longer than the engine takes, perhaps: no reason to stop, and no proof
             break
         answers, judged = tried, judge_salt(*tried)
@@ -77,13 +83,18 @@ async def prove_isolation(
 
 
 async def _probe(
-    slot: Slot, api: httpx.AsyncClient, body: Callable[[str], Planned], tokens: int, clock: Clock
+    slot: Slot,
+    api: httpx.AsyncClient,
+    body: Callable[[str], Planned],
+    tokens: int,
+    clock: Clock,
+    on_outcome: Callable[[Outcome], None],
 ) -> list[ProbeAnswer]:
     """Pass A, pass B, pass B again. Empty where one was not answered."""
     before = await scrape_idle(api, clock)
     answers: list[ProbeAnswer] = []
     for name in ("a", "b", "b"):
-        answer, before = await _ask(slot, api, body(f"{PROBE}-{tokens}-{name}"), before, clock)
+        answer, before = await _ask(slot, api, body(f"{PROBE}-{tokens}-{name}"), before, clock, on_outcome)
         if answer is None:
             return []
         answers.append(answer)
@@ -120,9 +131,15 @@ def _probe_body(load: Load, tokens: int) -> Callable[[str], Planned]:
 
 
 async def _ask(
-    slot: Slot, api: httpx.AsyncClient, planned: Planned, before: Scrape, clock: Clock
+    slot: Slot,
+    api: httpx.AsyncClient,
+    planned: Planned,
+    before: Scrape,
+    clock: Clock,
+    on_outcome: Callable[[Outcome], None],
 ) -> tuple[ProbeAnswer | None, Scrape]:
     outcome = await slot.send(planned)
+    on_outcome(outcome)
     after = await scrape_idle(api, clock)
     if outcome.outcome != OK:
         return None, after

@@ -17,7 +17,7 @@ from profiles.runs import Step
 from profiles.units import MILLISECOND_NS, SECOND_NS, format_duration
 from replay.client import Planned, Slot
 from replay.clock import Clock
-from replay.engines import Engine, PortTaken
+from replay.engines import Engine, PortTaken, port_refuses
 from replay.metrics import read, scrape
 
 # What the embedded engine calls itself in /v1/models.
@@ -63,9 +63,12 @@ def last_words(lines: Sequence[str]) -> str:
 
 
 async def wait_ready(
-    slot: Slot, engine: Engine, api: httpx.AsyncClient, probe: Planned, limit_ns: int, clock: Clock
+    slot: Slot, engine: Engine, api: httpx.AsyncClient, probe: Planned, wanted: str, limit_ns: int, clock: Clock
 ) -> Step:
-    """Ask until a token comes. Raises EngineFailed when the engine dies, refuses, or stays silent for `limit_ns`."""
+    """Ask until a token comes. Raises EngineFailed when the engine dies, refuses, or stays silent for `limit_ns`.
+
+    `wanted` is the model, "" for the recorded one.
+    """
     deadline_ns = engine.spawned_ns + limit_ns
     asked = 0
     answered: Outcome | None = None  # the last that was not a refused connection
@@ -78,7 +81,7 @@ async def wait_ready(
             break
         if outcome.headers_ns is not None:
             answered = outcome
-        _refuse_what_will_not_heal(outcome)
+        await _refuse_what_will_not_heal(outcome, api, wanted)
         if clock.now_ns() > deadline_ns:
             check_alive(engine, ready=False)
             raise _never_ready(outcome, answered, limit_ns, engine, healthy=await is_healthy(api))
@@ -92,9 +95,18 @@ async def wait_ready(
     return Step(name="ready", began_ns=engine.spawned_ns, ended_ns=clock.now_ns(), proof=proof, facts=facts)
 
 
-def check_owner(engine: Engine) -> bool | None:
+def check_owner(engine: Engine, *, ready: bool = False) -> bool | None:
     """The port belongs to this engine and to nobody else; None where the system does not let us see. Raises PortTaken:
-    no fault of an arm, and nothing that is measured beside a stranger means anything."""
+    no fault of an arm, and nothing that is measured beside a stranger means anything. EngineFailed where the engine
+    itself started the second server."""
+    twins = engine.twins()
+    if twins:
+        raise EngineFailed(
+            f"a second server that came from the engine and left it listens on port {engine.port}: {', '.join(twins)}",
+            "With SO_REUSEPORT the kernel deals connections to both, so what was measured is neither.",
+            engine.log_tail(),
+            diagnosis="twin",
+        )
     strangers = engine.strangers()
     if strangers:
         raise PortTaken(
@@ -103,6 +115,13 @@ def check_owner(engine: Engine) -> bool | None:
             diagnosis="twin",
         )
     owns = engine.owns_port()
+    if owns is False and ready and port_refuses(engine.host, engine.port):
+        raise EngineFailed(
+            f"the engine restarts: it lives, and nothing listens on port {engine.port} any more",
+            f"Its log says why: {engine.log}",
+            engine.log_tail(),
+            diagnosis="restarted",
+        )
     if owns is False:
         raise PortTaken(
             f"something else answers on port {engine.port}",
@@ -112,12 +131,15 @@ def check_owner(engine: Engine) -> bool | None:
     return owns
 
 
-def _refuse_what_will_not_heal(outcome: Outcome) -> None:
+async def _refuse_what_will_not_heal(outcome: Outcome, api: httpx.AsyncClient, wanted: str) -> None:
     """A client error stays: the model's name is wrong, or the body is."""
     if outcome.status is None or not 400 <= outcome.status < 500 or outcome.status in (408, 425, 429):
         return
     said = f"{outcome.reason} ({outcome.response.error})" if outcome.response.error else outcome.reason
     if outcome.status == 404:
+        names = _names(await _get_json(api, "/v1/models"))
+        if wanted and names and wanted not in names:
+            raise _other_model(names, wanted)
         raise EngineFailed(
             f"the engine does not serve this model, or has no such endpoint: {said}",
             "Check `model` in [engine] against /v1/models.",
@@ -164,14 +186,9 @@ async def identify(
     """
     began_ns = clock.now_ns()
     models = await _get_json(api, "/v1/models")
-    listed = [item for item in models.get("data") or () if isinstance(item, dict)]
-    names = [str(item.get("id")) for item in listed]
+    names = _names(models)
     if wanted and names and wanted not in names:
-        raise EngineFailed(
-            f"the engine serves {', '.join(names)}, not {wanted}",
-            "Check `model` in [engine], or start the engine with that served name.",
-            diagnosis="wrong_model",
-        )
+        raise _other_model(names, wanted)
     version = (await _get_json(api, "/version")).get("version")
     started_s = await _started_s(api)
     if started_s is not None and spawned_wall_ns is not None and started_s < spawned_wall_ns / 1e9 - CLOCKS_DIFFER_S:
@@ -184,7 +201,7 @@ async def identify(
     identity = Identity(
         model=(wanted if wanted in names else names[0]) if names else None,
         version=str(version) if version else None,
-        simulated=any(item.get("owned_by") == SIMULATED_OWNER for item in listed),
+        simulated=any(item.get("owned_by") == SIMULATED_OWNER for item in _listed(models)),
         started_s=started_s,
     )
     seen = []
@@ -195,6 +212,22 @@ async def identify(
     facts = {"models": names, "version": identity.version, "started_s": started_s}
     return identity, Step(
         name="identity", began_ns=began_ns, ended_ns=clock.now_ns(), proof="; ".join(seen) or None, facts=facts
+    )
+
+
+def _listed(models: dict[str, Any]) -> list[dict[str, Any]]:
+    return [item for item in models.get("data") or () if isinstance(item, dict)]
+
+
+def _names(models: dict[str, Any]) -> list[str]:
+    return [str(item.get("id")) for item in _listed(models)]
+
+
+def _other_model(names: Sequence[str], wanted: str) -> EngineFailed:
+    return EngineFailed(
+        f"the engine serves {', '.join(names)}, not {wanted}",
+        "Check `model` in [engine], or start the engine with that served name.",
+        diagnosis="wrong_model",
     )
 
 

@@ -15,7 +15,7 @@ import httpx
 
 from profiles.errors import EngineFailed
 from profiles.experiment import Arm, Experiment
-from profiles.records import OK, Outcome
+from profiles.records import OK, TIMEOUT, Outcome
 from profiles.runs import Step, WindowFacts
 from profiles.units import SECOND_NS, parse_duration
 from replay.bootlog import Pattern, scan_log, slow_lines
@@ -67,6 +67,7 @@ class Session:
     warmup_rounds: int
     identity: Identity = field(default_factory=Identity)
     owner: tuple[int, float] | None = None
+    unmeasured: list[Outcome] = field(default_factory=list)
 
     async def run(self) -> None:
         """To the end of the last window. Raises EngineFailed when the engine gives up."""
@@ -75,7 +76,7 @@ class Session:
             async with api_client(self.engine.base_url, self._headers()) as api:
                 await self._boot(pool, api)
                 self.found.steps.append(await self._isolate(pool, api))
-                await self._warm_up(pool)
+                await self._warm_up(pool, api)
                 if not self.pilot:
                     await self._measure(pool, api)
         finally:
@@ -85,14 +86,14 @@ class Session:
         engine, found = self.engine, self.found
         limit_ns = parse_duration(self.arm.ready_timeout)
         (slot,) = await pool.take(1)
-        ready = await wait_ready(slot, engine, api, self.load.probe(), limit_ns, self.clock)
+        wanted = self.experiment.file.engine.model if self.experiment.file.engine is not None else ""
+        ready = await wait_ready(slot, engine, api, self.load.probe(), wanted, limit_ns, self.clock)
         pool.give_back(slot)
         found.ready_ns = ready.ended_ns
         found.ready_offset = _size(self.folder)
         found.steps.append(ready)
         self.note("boot_ready", seconds=(found.ready_ns - engine.spawned_ns) / SECOND_NS)
         spawned_wall_ns = self.clock.wall_ns() - (self.clock.now_ns() - engine.spawned_ns) if engine.cold else None
-        wanted = self.experiment.file.engine.model if self.experiment.file.engine is not None else ""
         self.identity, step = await identify(api, wanted, spawned_wall_ns, self.clock)
         found.steps.append(step)
         found.model, found.engine_version = self.identity.model, self.identity.version
@@ -121,15 +122,46 @@ class Session:
         assert rules is not None
         so_far = await asyncio.to_thread(scan_log, self.folder.log, self.patterns)
         (slot,) = await pool.take(1)
-        step = await prove_isolation(rules.cache_isolation, slot, api, self.load, so_far.selection, self.clock)
+        step = await prove_isolation(
+            rules.cache_isolation, slot, api, self.load, so_far.selection, self.clock, self._hear_unmeasured
+        )
         pool.give_back(slot)
         self._check()
+        # One that is refused is none that hangs: it may be longer than the engine takes.
+        self.unmeasured = [item for item in self.unmeasured if item.outcome in (OK, TIMEOUT)]
+        await self._check_answers(api, "the probes of the prefix cache")
         return step
+
+    def _hear_unmeasured(self, outcome: Outcome) -> None:
+        """Of probes and warm-up: none of them is measured, and one that times out would be followed by all others."""
+        self.folder.outcome(outcome)
+        self.unmeasured.append(outcome)
+
+    def _goes_on(self) -> bool:
+        return self.engine.lives and all(item.outcome != TIMEOUT for item in self.unmeasured)
+
+    async def _check_answers(self, api: httpx.AsyncClient, what: str) -> None:
+        """An engine that hangs or fails before it is measured is diagnosed at once. Raises EngineFailed."""
+        outcomes, self.unmeasured = self.unmeasured, []
+        hung = next((item for item in outcomes if item.outcome == TIMEOUT), None)
+        if hung is not None:
+            health = "/health still answers 200" if await is_healthy(api) else "/health does not answer"
+            raise EngineFailed(
+                f"{what}: {hung.reason}; {health}", str(self.engine.log), self.engine.log_tail(), diagnosis="stalled"
+            )
+        if outcomes and all(item.outcome != OK for item in outcomes):
+            reason = outcomes[-1].reason or outcomes[-1].outcome
+            raise EngineFailed(
+                f"{what}: none of {len(outcomes)} requests was answered well, the last: {reason}",
+                str(self.engine.log),
+                self.engine.log_tail(),
+                diagnosis="errors",
+            )
 
     def _check(self) -> None:
         check_alive(self.engine, ready=self.found.ready_ns is not None)
 
-    async def _warm_up(self, pool: SlotPool) -> None:
+    async def _warm_up(self, pool: SlotPool, api: httpx.AsyncClient) -> None:
         """Rounds of every class alone, then of all slots at once, so that each has its connection.
 
         Each request comes in a round of its own: one that found itself in the prefix cache would warm up no prefill.
@@ -148,11 +180,12 @@ class Session:
                 planned = partial(self.load.warmup_request, first=sent)
                 slots = await pool.take(at_once)
                 outcomes += await play_closed(
-                    ClosedLoop(count), planned, slots, self.clock, self.folder.outcome, lambda: self.engine.lives
+                    ClosedLoop(count), planned, slots, self.clock, self._hear_unmeasured, self._goes_on
                 )
                 pool.give_back(*slots)
                 sent += count
                 self._check()
+                await self._check_answers(api, "warm-up")
             slow = await asyncio.to_thread(slow_lines, self.folder.log, self.patterns, offset)
             return describe_round(outcomes, slow)
 
@@ -243,15 +276,16 @@ class Session:
                 self.engine.log_tail(),
                 diagnosis="restarted",
             )
-        check_owner(self.engine)
-        if played.stopped_early is None:
+        check_owner(self.engine, ready=True)
+        if played.stopped_early is None and any(item.outcome == OK for item in played.outcomes):
             return
         if played.stalled:
             healthy = "/health still answers 200" if await is_healthy(api) else "/health does not answer"
             raise EngineFailed(f"{played.stopped_early}; {healthy}", str(self.engine.log), diagnosis="stalled")
         said = Counter(item.reason or item.outcome for item in played.outcomes if item.outcome != OK)
-        ((most, _),) = said.most_common(1)
-        raise EngineFailed(f"{played.stopped_early}, mostly: {most}", str(self.engine.log), diagnosis="errors")
+        ((most, _),) = said.most_common(1) or [("nothing was sent", 0)]
+        problem = played.stopped_early or f"all {len(played.outcomes)} requests of a window failed"
+        raise EngineFailed(f"{problem}, mostly: {most}", str(self.engine.log), diagnosis="errors")
 
 
 def _size(folder: BootFolder) -> int:

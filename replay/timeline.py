@@ -29,7 +29,6 @@ from profiles.captures import Interval
 from profiles.concurrency import Window as Span
 from profiles.concurrency import others_in_flight, union
 from profiles.profile import ProfileRow
-from profiles.units import HOUR_NS
 
 # A busy period longer than this part of the plan is cut: one of them must not be the whole sample.
 LARGEST_PIECE = 4
@@ -202,14 +201,13 @@ def _part(piece: _Piece, rows: Sequence[ProfileRow], held: Sequence[int], sent: 
 def _choose(pieces: Sequence[_Piece], rows: Sequence[ProfileRow], most: int, seed: tuple[int, ...]) -> list[_Piece]:
     """Pieces that together send `most` requests: a systematic sample with a random start, each piece equally likely.
 
-    It goes through the hours, and inside an hour by the concurrency that the pieces met, up in one hour and down in the
-    next, so that neither is left to chance. What is too much is cut from the end of the largest.
+    It goes through the pieces of each concurrency in the order of time, so that neither the concurrency nor the hours
+    are left to chance. What is too much is cut from the end of the largest.
     """
 
-    def place(at: int) -> tuple[int, float, int]:
-        hour = pieces[at].begin_ns // HOUR_NS
-        met = sum(rows[position].in_flight or 0 for position in pieces[at].sent) / len(pieces[at].sent)
-        return hour, -met if hour % 2 else met, at
+    def place(at: int) -> tuple[int, int]:
+        met = sum(rows[position].in_flight or 0 for position in pieces[at].sent)
+        return round(met / len(pieces[at].sent)), at
 
     order = sorted(range(len(pieces)), key=place)
     total = sum(len(piece.sent) for piece in pieces)

@@ -56,9 +56,9 @@ EVENTS: list[tuple[str, dict[str, Any], Reading]] = [
     (
         "error",
         {"error": {"message": "the prompt", "type": "InternalServerError", "code": 500}},
-        Reading(error="InternalServerError"),
+        Reading(error="InternalServerError", error_code=500),
     ),
-    ("error code alone", {"error": {"message": "the prompt", "code": 502}}, Reading(error="502")),
+    ("error code alone", {"error": {"message": "the prompt", "code": 502}}, Reading(error="502", error_code=502)),
     ("error text", {"error": "the prompt"}, Reading(error="error")),
     ("error null", chat({"content": "a"}) | {"error": None}, Reading(tokens=True, content="a")),
     # completions

@@ -109,14 +109,13 @@ async def boot_and_stop(
     *faults: str,
     patience_s: float = 10,
     meanwhile: Callable[[EngineProcess], Awaitable[None]] | None = None,
-    strangers: bool = False,
 ) -> tuple[list[int], Stopped]:
     port = free_port(HOST)
     engine = await boot(folder, port, *faults)
     try:
         await wait_listening(engine, CLOCK, patience_ns=30 * SECOND_NS)
         assert engine.owns_port()
-        assert strangers or engine.strangers() == []
+        assert engine.strangers() == []
         pids = [process.pid for process in engine.members()]
         if meanwhile is not None:
             await meanwhile(engine)
@@ -228,6 +227,7 @@ def test_a_server_restarted_by_its_supervisor_is_another_owner_of_the_port(tmp_p
 @needs_proc
 def test_a_twin_on_the_port_is_named(tmp_path: Path) -> None:
     async def twin(engine: EngineProcess) -> None:
+        assert engine.twins() == []
         argv = [*SMALL, str(engine.port), "reuseport"]
         other = await asyncio.create_subprocess_exec(*argv, stdout=asyncio.subprocess.DEVNULL)
         try:
@@ -245,12 +245,13 @@ def test_a_twin_on_the_port_is_named(tmp_path: Path) -> None:
 @needs_proc
 def test_a_second_server_that_left_the_engine_is_a_twin_and_goes_with_it(tmp_path: Path) -> None:
     async def twin(engine: EngineProcess) -> None:
-        await until(engine.strangers)
-        (said,) = engine.strangers()
-        assert said.endswith("which came from the engine and left it")
-        assert str(engine.pid) not in said
+        await until(engine.twins)
+        (said,) = engine.twins()
+        assert f"on {HOST}:{engine.port}" in said
+        assert f"(pid {engine.pid})" not in said
+        assert engine.strangers() == []
 
-    _, stopped = run(boot_and_stop(tmp_path, "reuseport", "twin", meanwhile=twin, strangers=True))
+    _, stopped = run(boot_and_stop(tmp_path, "reuseport", "twin", meanwhile=twin))
     assert stopped.outlived is not None
 
 

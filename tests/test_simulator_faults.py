@@ -96,10 +96,11 @@ def test_a_boot_that_hangs_with_503_listens_and_never_gets_ready(tmp_path: Path)
 
 @pytest.mark.parametrize(("kind", "status"), [("", 503), (":error", 200)])
 def test_an_engine_may_say_200_before_its_model_is_there(tmp_path: Path, kind: str, status: int) -> None:
-    with booted(tmp_path, "--early-ready", f"1500ms{kind}") as engine:
+    with booted(tmp_path / "long", "--early-ready", f"10min{kind}") as engine:
         assert status_of(engine, "/health") == status_of(engine, "/v1/models") == 200
         early = ask(engine)
         assert (early.status_code, early.json()["error"]["code"]) == (status, 503)
+    with booted(tmp_path / "short", "--early-ready", f"200ms{kind}") as engine:
         wait_for(lambda: "choices" in ask(engine).json(), "the model")
         assert read(engine, chat()).done
 

@@ -384,6 +384,9 @@ class ContainerEngine:
         ours = {inode for sockets in held if sockets is not None for inode in sockets}
         return [ports.describe(item) for item in found if item.inode not in ours]
 
+    def twins(self) -> list[str]:
+        return []
+
     def log_tail(self) -> tuple[str, ...]:
         """The last lines of its log."""
         return tail(self.log)

@@ -126,7 +126,11 @@ class Engine(Protocol):
         ...
 
     def strangers(self) -> list[str]:
-        """Other listeners on the port, in words."""
+        """Listeners on the port that are not its own, in words. No fault of it."""
+        ...
+
+    def twins(self) -> list[str]:
+        """Listeners beside its own that it started itself and lost, in words. Its own fault."""
         ...
 
     def log_tail(self) -> tuple[str, ...]:

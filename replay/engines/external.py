@@ -84,6 +84,9 @@ class ExternalEngine:
     def strangers(self) -> list[str]:
         return []
 
+    def twins(self) -> list[str]:
+        return []
+
     def log_tail(self) -> tuple[str, ...]:
         return tail(self.log)
 

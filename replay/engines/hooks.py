@@ -251,6 +251,9 @@ class HookedEngine:
         found = ports.listeners(self.port) or []
         return [ports.describe(item) for item in found] if len({(i.address, i.uid) for i in found}) < len(found) else []
 
+    def twins(self) -> list[str]:
+        return []
+
     def log_tail(self) -> tuple[str, ...]:
         """The last lines of its log; of what the hooks said where it has none."""
         return tail(self.log) or tail(self.log.parent / HOOKS_LOG)

@@ -229,11 +229,18 @@ class EngineProcess:
         return True if pid is not None else False if all_seen else None
 
     def strangers(self) -> list[str]:
-        """Listeners beside the engine's: with SO_REUSEPORT the kernel deals connections to both.
+        """Listeners on the port that are not the engine's: with SO_REUSEPORT the kernel deals connections to both."""
+        return [ports.describe(item) for item, came_from_us in self._others() if not came_from_us]
 
-        A process that came from the engine and left it, out of its leader's reach, is a stranger here too: a second
-        server that no arm asked for. Workers that share the port below one leader are not.
+    def twins(self) -> list[str]:
+        """Listeners beside the engine's that came from it and left it, out of its leader's reach.
+
+        Workers that share the port below one leader are none.
         """
+        return [ports.describe(item) for item, came_from_us in self._others() if came_from_us]
+
+    def _others(self) -> list[tuple[ports.Listener, bool]]:
+        """Listeners beside the engine's, and whether they came from it."""
         found = ports.listeners(self.port) or []
         members = self._family.look()
         held = {member.pid: ports.sockets_of(member.pid) for member in members}
@@ -246,11 +253,7 @@ class EngineProcess:
         ours = near if any(item.inode in near for item in found) else near | far
         # A member may have left between the two reads: a stranger is still there at the second look.
         again = {item.inode for item in ports.listeners(self.port) or []}
-        return [
-            ports.describe(item) + (", which came from the engine and left it" if item.inode in far else "")
-            for item in found
-            if item.inode not in ours and item.inode in again
-        ]
+        return [(item, item.inode in far) for item in found if item.inode not in ours and item.inode in again]
 
     def log_tail(self) -> tuple[str, ...]:
         """The last lines of its log."""
