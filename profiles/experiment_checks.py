@@ -58,6 +58,13 @@ def _check_load(experiment: Experiment, refuse: Refuse) -> None:
     for name in ("warmup_per_class", "warmup_rounds", "single_requests", "sweep_requests"):
         if getattr(file.load, name) < 0:
             raise refuse(f"load.{name}", "must not be negative")
+    highest = max((also.c for also in experiment.also if also.kind == "sweep"), default=0)
+    if file.load.sweep_requests < 2 * highest:
+        raise refuse(
+            "load.sweep_requests",
+            f"{file.load.sweep_requests} requests cannot hold c = {highest}; it needs {2 * highest}",
+            "Raise it, or sweep less far.",
+        )
     if not 0 < file.load.max_error_share <= 1:
         raise refuse("load.max_error_share", "must be above 0 and at most 1")
     if not 0 < file.profile.operating_point.cover <= 1:

@@ -126,7 +126,15 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock, keep: Seque
         "seed": file.design.seed,
         "environment": describe_environment(),
     }
-    return Plan(experiment, load, arms, order, known_lines, manifest, _notes(point, why_kind, left_out, windows))
+    return Plan(
+        experiment,
+        load,
+        arms,
+        order,
+        known_lines,
+        manifest,
+        _notes(point, why_kind, left_out, windows, file.engine.cache_isolation),
+    )
 
 
 def _operating_point(
@@ -187,7 +195,11 @@ def _stated_window(window: Window) -> dict[str, Any]:
 
 
 def _notes(
-    point: dict[str, Any], why_kind: str | None, left_out: dict[str, int], windows: Sequence[Window]
+    point: dict[str, Any],
+    why_kind: str | None,
+    left_out: dict[str, int],
+    windows: Sequence[Window],
+    isolation: str,
 ) -> tuple[str, ...]:
     notes: list[str] = []
     if why_kind is not None:
@@ -205,6 +217,9 @@ def _notes(
     again = sum(pick.round > 0 for window in windows if window.deciding for pick in window.picks)
     if again:
         notes.append(f"{again} requests of each boot come again: the profile holds too few for requests_per_boot.")
+    limited = any(window.limit_ns is not None for window in windows)
+    if isolation == "reset" and limited:
+        notes.append("With a reset, a limited window that goes round its list finds its own prompts in the cache.")
     return tuple(notes)
 
 
