@@ -17,7 +17,8 @@ from profiles.runs import Run
 @dataclass(frozen=True, slots=True)
 class Bench:
     """`frame` holds the measured requests of the blocks that a declared look covers; `planned` is how many deciding
-    requests each boot was asked; `alpha` is one-sided, its share for one look."""
+    requests each boot was asked; `alpha` is one-sided, its share for one look. `cold` is False where the engine was up
+    already: then a block is no replicate."""
 
     run: Run
     experiment: Experiment
@@ -26,6 +27,7 @@ class Bench:
     planned: int
     course: Course
     alpha: float
+    cold: bool = True
 
     def contrast(self, arm: str, base: str) -> Contrast:
         return contrasts.contrast(self.frame, arm, base, self.planned)
@@ -46,4 +48,5 @@ def make_bench(run: Run, experiment: Experiment) -> Bench:
         planned=sum(int(window.get("requests") or 0) for window in windows if window.get("deciding")),
         course=seen,
         alpha=stats.ALPHA / len(experiment.looks),
+        cold=bool(run.manifest.get("cold", True)) and all(boot.facts.cold for boot in run.boots),
     )

@@ -8,6 +8,7 @@ from typing import Final
 from analysis import contrasts, course, stats
 from analysis.bench import Bench
 from analysis.contrasts import Contrast
+from analysis.endings import ending
 from analysis.guards import ErrorCount
 from analysis.settle import one_boot_statement
 from analysis.verdict import MIN_BLOCKS, MeasureFinding
@@ -22,11 +23,21 @@ CACHED_DIFFERENCE: Final = 0.02
 # More failed requests than this and the survivors are no longer the same load.
 FAILED_SHARE: Final = 0.02
 
+NOT_COLD: Final = (
+    "nothing was cold-booted: each block is one more visit to an engine that was up already, and a cold boot is the "
+    "replicate"
+)
+
 
 def too_few(
     bench: Bench, arm: Arm, against: Contrast, measures: tuple[MeasureFinding, ...], *, unstable: bool
 ) -> list[str]:
-    """Why the arm cannot be decided yet. What it broke itself is no lack of evidence: that counts against it."""
+    """Why the arm cannot be decided yet. What it broke itself is no lack of evidence: that counts against it.
+
+    Without a cold boot nothing can be decided at all: the boot is the replicate.
+    """
+    if not bench.cold:
+        return [NOT_COLD]
     if unstable and arm.name in course.dropped_arms(bench.run):
         return []
     reasons = [bench.course.undeclared] if bench.course.undeclared else []
@@ -57,7 +68,7 @@ def instability(bench: Bench, arm: str) -> list[str]:
     dropped = arm in course.dropped_arms(bench.run)
     # An arm that was not booted again after its death has no rate to compare: it is out.
     if dead and (dropped or len(dead) / len(own) > base_rate):
-        why = next((facts.reason for facts in dead if facts.reason), "the engine died")
+        why = next((ending(facts) for facts in dead if facts.reason), "the engine died")
         again = ", not booted again" if dropped else ""
         reasons.append(f"unstable: {len(dead)} of {len(own)} boots failed{again}: {why}")
     failed, asked = contrasts.failures(bench.frame, arm)

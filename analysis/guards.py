@@ -4,20 +4,18 @@ A guard at a concurrency that production never reaches does not decide, unless t
 """
 
 import math
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import polars as pl
 
 from analysis import stats
 from analysis.contrasts import Contrast, block_means, deciding_pairs, fewest_values, quantile_differences
-from analysis.load import counting_boots
 from analysis.stats import Estimate
+from analysis.throughput import throughput_differences, unsound
 from analysis.verdict import GuardFinding, GuardStatus
 from profiles.experiment import GuardRule
 from profiles.experiment_checks import MIN_REACH, QUANTILE_NEEDS, guard_parts
-from profiles.runs import Run, WindowFacts
-from profiles.units import SECOND_NS
+from profiles.runs import Run
 
 _STATUS: dict[stats.NoWorse, GuardStatus] = {"no worse": "pass", "worse": "fail", "not shown": "not shown"}
 
@@ -40,6 +38,7 @@ def judge_guard(
         role, reason = "advisory", f"production never reaches c = {parts['c']}"
     if "errors" in parts:
         return _error_rate(rule, errors, max(1, len(contrast.blocks)), alpha)
+    spoilt = unsound(run, contrast, int(parts["c"])) if "c" in parts else {}
     differences: dict[int, float] = {}
     lack = ""
     if "quantile" in parts:
@@ -56,8 +55,11 @@ def judge_guard(
         at_c = contrast.pairs.filter((pl.col("kind") == "closed") & (pl.col("c") == int(parts["c"])))
         differences = block_means(at_c)[parts["measure"]].differences
     estimate = stats.paired_block_t(list(differences.values()), alpha)
+    if spoilt:
+        first = f"block {min(spoilt)}, {spoilt[min(spoilt)]}"
+        reason = "; ".join(filter(None, (reason, f"left out in {len(spoilt)} of {len(contrast.blocks)} blocks: {first}")))
     if estimate is None:
-        lack = lack or "not measured"
+        lack = lack or ("" if spoilt else "not measured")
     higher = rule.direction == "higher" or parts.get("measure") == "throughput"
     margin = rule.margin or 0.0
     # A throughput may fall to 1−margin; with its sign turned, that is one more limit from above.
@@ -91,26 +93,6 @@ def reached(run: Run, c: int) -> bool:
     total = sum(arrivals.values())
     above = sum(count for level, count in arrivals.items() if int(level) >= c)
     return bool(total) and above / total >= MIN_REACH
-
-
-def throughput_differences(run: Run, contrast: Contrast, c: int) -> dict[int, float]:
-    """Block → ln(arm / base) of output tokens per second in the closed window at c."""
-    boots = counting_boots(run)
-    differences = {}
-    for block in contrast.blocks:
-        ours, theirs = (_tokens_per_s(boots[name, block].facts.windows, c) for name in (contrast.arm, contrast.base))
-        if ours and theirs:
-            differences[block] = math.log(ours / theirs)
-    return differences
-
-
-def _tokens_per_s(windows: Sequence[WindowFacts], c: int) -> float | None:
-    at_c = [window for window in windows if window.kind == "closed" and window.c == c]
-    if not at_c:
-        return None
-    window = next((window for window in at_c if window.limit_ns), at_c[0])
-    length_ns = window.limit_ns or window.ended_ns - window.started_ns
-    return window.output_tokens * SECOND_NS / length_ns if length_ns > 0 else None
 
 
 def _error_rate(rule: GuardRule, count: ErrorCount, blocks: int, alpha: float) -> GuardFinding:

@@ -1,88 +1,35 @@
 """A run and its rule in, a report out: the findings about each arm, put before `verdict.decide`."""
 
 import math
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import polars as pl
 
 from analysis import boot_log, contrasts, course, stats
 from analysis.acceptance import AcceptanceFinding, acceptance_by_class, is_measurable
+from analysis.batch_caps import batch_cap, queue_note
 from analysis.bench import Bench, make_bench
-from analysis.contrasts import BlockMeans
-from analysis.course import Course
-from analysis.faults import blockers, count_errors, died, instability, too_few
+from analysis.bench_check import arrivals_of, bench_warnings, check_bench, pooled
+from analysis.cached import CachedShares, cached_shares
+from analysis.contrasts import BlockMeans, Contrast
+from analysis.doubt import deciding_notes, doubtful_windows
+from analysis.endings import remarks
+from analysis.faults import blockers, count_errors, instability, too_few
+from analysis.findings import AaFinding, ArmReport, Report, Shown, StepFinding
 from analysis.guards import judge_guard
 from analysis.load import counting_boots
-from analysis.measures import TITLES, assumed_first_event_share
-from analysis.settle import Settle, settle
-from analysis.stats import Estimate
-from analysis.verdict import ClassFinding, Evidence, GuardFinding, MeasureFinding, Verdict, decide
+from analysis.measures import TITLES
+from analysis.notes import run_notes
+from analysis.settle import settle
+from analysis.sweep import sweep_points
+from analysis.throughput import throughputs
+from analysis.verdict import ClassFinding, Evidence, MeasureFinding, decide
 from profiles.experiment import Arm, Experiment, MeasureRule
-from profiles.runs import DISCARDED, FAILED, BootFacts, Run
-from profiles.units import format_change, format_percent
+from profiles.runs import DISCARDED, DONE, FAILED, Run
+from profiles.units import format_change
 
 # A/A is judged at 99 % two-sided, so that one calibrated bench in a hundred is called invalid per measure.
 AA_ALPHA = 0.005
-
-
-@dataclass(frozen=True, slots=True)
-class AaFinding:
-    """The baseline's second copy against the baseline, at 99 %, on one measure."""
-
-    measure: str
-    estimate: Estimate | None
-
-
-@dataclass(frozen=True, slots=True)
-class StepFinding:
-    """An arm against its predecessor on the ladder: what this step alone did."""
-
-    against: str
-    measures: tuple[MeasureFinding, ...]
-
-
-@dataclass(frozen=True, slots=True)
-class ArmReport:
-    """All that the report says about an arm. `acceptance`: class → mean acceptance length, baseline and arm;
-    `drafts` the same with rates and positions."""
-
-    arm: str
-    verdict: Verdict
-    measures: tuple[MeasureFinding, ...]
-    guards: tuple[GuardFinding, ...]
-    blocks: int
-    boots: int
-    log: boot_log.LogJudgement
-    step: StepFinding | None
-    acceptance: dict[str, tuple[float | None, float | None]]
-    drafts: dict[str, tuple[AcceptanceFinding | None, AcceptanceFinding | None]]
-    cached: tuple[float, float] | None
-    discarded_pairs: tuple[tuple[int, str], ...]
-    settle: Settle | None
-
-
-@dataclass(frozen=True, slots=True)
-class Report:
-    """A run, judged."""
-
-    run: Run
-    experiment: Experiment
-    baseline: str
-    simulated: bool
-    course: Course
-    aa: tuple[AaFinding, ...]
-    invalid: tuple[str, ...]
-    warnings: tuple[str, ...]
-    arms: tuple[ArmReport, ...]
-    discarded: tuple[BootFacts, ...]
-    failed: tuple[BootFacts, ...]
-
-    @property
-    def exit_code(self) -> int:
-        """0 every arm decided, 3 something inconclusive, 4 the run is invalid."""
-        if self.invalid:
-            return 4
-        return 3 if any(arm.verdict.word == "inconclusive" for arm in self.arms) else 0
 
 
 def judge(run: Run, experiment: Experiment) -> Report:
@@ -95,15 +42,21 @@ def judge(run: Run, experiment: Experiment) -> Report:
     for arm in experiment.arms:
         if arm.name != bench.baseline:
             arms.append(_judge_arm(bench, arm, invalid, arms))
+    checks = check_bench(bench)
+    doubtful = doubtful_windows(run)
+    warnings = bench_warnings(checks, bench.baseline) + deciding_notes(doubtful) + notes + aa_warnings
     return Report(
         run=run,
         experiment=experiment,
         baseline=bench.baseline,
         simulated=any(boot.facts.simulated for boot in run.boots),
+        cold=bench.cold,
         course=bench.course,
         aa=aa,
+        bench=checks,
+        doubtful=doubtful,
         invalid=invalid,
-        warnings=tuple(notes + aa_warnings + _bench_warnings(bench)),
+        warnings=tuple(warnings + run_notes(bench, arms)),
         arms=tuple(arms),
         discarded=tuple(course.facts_of(run, DISCARDED)),
         failed=tuple(course.facts_of(run, FAILED)),
@@ -144,7 +97,8 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
     broken = (
         [f"new fallback line in the boot log: {line}" for line in log.new] if file.boot_log.on_dirty == "reject" else []
     )
-    cached = contrasts.cached_shares(pairs)
+    found = cached_shares(bench, against)
+    cached = (found.arm, found.base) if found is not None else None
     evidence = Evidence(
         arm=arm.name,
         baseline=bench.baseline,
@@ -178,8 +132,23 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
         cached=cached,
         discarded_pairs=against.discarded,
         settle=settle(measures, guards, blocks=len(against.blocks), hours_per_block=hours, alpha=bench.alpha)
-        if verdict.word == "inconclusive"
+        if verdict.word == "inconclusive" and bench.cold
         else None,
+        shown=_shown(bench, arm, against, found),
+    )
+
+
+def _shown(bench: Bench, arm: Arm, against: Contrast, cached: CachedShares | None) -> Shown:
+    boots = [boot.facts for boot in bench.run.boots if boot.facts.arm == arm.name and boot.facts.status == DONE]
+    cap = batch_cap(arm.argv, boots)
+    return Shown(
+        remarks=remarks(bench.run, arm.name),
+        arrivals_at=pooled(arrivals_of(bench, arm.name)),
+        batch_cap=cap,
+        queue=queue_note(cap, bench.run.manifest.get("windows") or []),
+        sweep=sweep_points(against.pairs),
+        throughput=throughputs(bench.run, against),
+        cached_source=cached.source if cached is not None else None,
     )
 
 
@@ -251,34 +220,3 @@ def _acceptance(bench: Bench, arm: str) -> dict[str, tuple[AcceptanceFinding | N
         for side in (bench.baseline, arm)
     ]
     return {name: (chosen[0].get(name), chosen[1].get(name)) for name in sorted(chosen[0].keys() | chosen[1].keys())}
-
-
-def _bench_warnings(bench: Bench) -> list[str]:
-    warnings = []
-    if not bench.course.finished:
-        warnings.append(f"the run is unfinished: {bench.course.complete} of {bench.course.planned} blocks are complete")
-    share = assumed_first_event_share(bench.frame.filter("deciding"))
-    if share:
-        warnings.append(
-            f"TPOT of {format_percent(share)} of the requests takes the first event as one token: "
-            f"the engine packs several into an event and does not say how many"
-        )
-    warnings += _metrics_warnings(bench)
-    base_died = [boot.facts for boot in bench.run.boots if boot.facts.arm == bench.baseline and died(boot.facts)]
-    if base_died:
-        warnings.append(f"{len(base_died)} boots of the baseline {bench.baseline} itself failed")
-    return warnings
-
-
-def _metrics_warnings(bench: Bench) -> list[str]:
-    """Windows whose counters cannot be used, each reason once: acceptance and cached tokens are missing there."""
-    windows = [window for boot in counting_boots(bench.run).values() for window in boot.facts.windows]
-    reasons: dict[str, int] = {}
-    for window in windows:
-        if window.counters_void:
-            reasons[window.counters_void] = reasons.get(window.counters_void, 0) + 1
-    return [
-        f"server metrics unavailable in {count} of {len(windows)} windows: {reason}; "
-        "the verdict stands on the client's clock"
-        for reason, count in sorted(reasons.items(), key=lambda item: -item[1])[:3]
-    ]

@@ -1,7 +1,8 @@
 """A run as one tidy frame: a row per measured request of every boot that counts.
 
-Facts only; `measures` derives from them. Warm-up lines and boots that failed or were discarded have no row. The pair
-key of a request is (window, index), the same in all arms.
+Facts only; `measures` derives from them. Warm-up lines and boots that failed or were discarded have no row, and neither
+has a window that only describes and that the client would have shaped. The pair key of a request is (window, index),
+the same in all arms. `c` is 0 in a window at the recorded pace: nobody holds a concurrency there.
 """
 
 import polars as pl
@@ -43,12 +44,14 @@ def counting_boots(run: Run) -> dict[tuple[str, int], Boot]:
 def load_frame(run: Run) -> pl.DataFrame:
     """One row per measured request, columns as in `SCHEMA`. Instants are ns on the replaying process's clock."""
     deciding = {window["name"]: bool(window.get("deciding")) for window in run.manifest.get("windows", [])}
-    rows = [
-        _row(boot, outcome, deciding)
-        for boot in counting_boots(run).values()
-        for outcome in boot.outcomes
-        if outcome.measured
-    ]
+    rows = []
+    for boot in counting_boots(run).values():
+        left_out = {window.name for window in boot.facts.windows if window.invalid is not None and not window.deciding}
+        rows += [
+            _row(boot, outcome, deciding)
+            for outcome in boot.outcomes
+            if outcome.measured and outcome.window not in left_out
+        ]
     return pl.DataFrame(rows, schema=SCHEMA, orient="row")
 
 

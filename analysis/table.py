@@ -20,99 +20,11 @@ _NAME, _WORD, CELL = 16, 18, 20
 
 def format_report(report: Report) -> str:
     """The whole report, without a final newline."""
-    lines = [*_head(report), "", *_columns(report)]
+    lines = [*heading(report), "", *_columns(report)]
     for index, arm in enumerate(report.arms):
         lines += [*([""] if index else []), *_arm(arm, report)]
     lines += _tail(report)
     return "\n".join(lines)
-
-
-def _head(report: Report) -> list[str]:
-    experiment = report.experiment
-    before = course.fixed_before_ns(report.run)
-    fixed = "not recorded when it was fixed"
-    if before is not None:
-        fixed = f"fixed {format_duration(before)} {'before' if before >= 0 else 'AFTER'} the first boot"
-        fixed = fixed.replace("−", "")
-    lines = _wrap(f"Rule {experiment.file.rule.id}: {experiment.file.rule.question}".rstrip(": "))
-    lines += _wrap(f"sha256 {experiment.bytes_sha256[:12]}, meaning {experiment.semantic_sha256[:12]}, {fixed}", "  ")
-    if report.simulated:
-        lines.append("SIMULATED ENGINE: no number here is about hardware")
-    lines += [line for reason in report.invalid for line in _fold(f"INVALID RUN: {reason}", "", "  ")]
-    lines.append("")
-    lines += _labelled("Load", _operating_point(report))
-    lines += _labelled("Lines", _lines(report))
-    lines += _labelled("A/A", _aa(report))
-    seen = report.course
-    failed, discarded = len(report.failed), len(report.discarded)
-    lines += _labelled(
-        "Machine",
-        f"{format_duration(course.machine_time_ns(report.run))} in {len(report.run.boots)} boots, {failed} failed, "
-        f"{discarded} discarded; {seen.complete} of {seen.planned} blocks complete",
-    )
-    note = course.lag_note(report.run)
-    if note:
-        lines += _labelled("Client", note)
-    if missing := not_measurable(report.run):
-        lines += _labelled("Profile", f"not measurable: {', '.join(missing)}")
-    for warning in report.warnings:
-        lines += _labelled("Note", warning)
-    return lines
-
-
-def _operating_point(report: Report) -> str:
-    point = report.run.manifest.get("operating_point") or {}
-    arrivals = (report.run.manifest.get("profile") or {}).get("arrivals_at") or {}
-    levels = [int(level) for level in point.get("levels") or []]
-    total = sum(arrivals.values())
-    if levels and point.get("basis") == "declared":
-        weights = ", ".join(f"c={c} {format_percent(weight, 0)}" for c, weight in point["weights"].items())
-        return f"not observed: the rule declares {weights} ({point['reason']}). Holds for such a load, and no other"
-    if not levels or not total:
-        return "operating point not recorded"
-    share = sum(count for level, count in arrivals.items() if int(level) in levels) / total
-    weights = ", ".join(
-        f"c={level} {format_percent(weight, 0)}" for level, weight in (point.get("weights") or {}).items()
-    )
-    at = f"c = {levels[0]}" if len(levels) == 1 else f"c = {levels[0]} to {levels[-1]}"
-    highest = max((int(level) for level, count in arrivals.items() if count), default=0)
-    left_out = ", ".join(
-        f"c={level} {format_percent(weight, 0)}" for level, weight in (point.get("left_out") or {}).items()
-    )
-    thin = f"; left out, too few requests per boot to hold it: {left_out}" if left_out else ""
-    kind = ((report.run.manifest.get("profile") or {}).get("source") or {}).get("kind")
-    shaped = "shaped, not as recorded: " if kind == "shape" else ""
-    return f"{shaped}arrivals at {at}: {format_percent(share)}; never above {highest}. Decided at {weights or at}{thin}"
-
-
-def _lines(report: Report) -> str:
-    parts = []
-    for rule in report.experiment.file.measure:
-        absolute = f" and {rule.material.absolute_ms:g} ms" if rule.material.absolute_ms else ""
-        material = f"a gain is material from {format_percent(rule.material.relative)}{absolute}"
-        parts.append(f"{TITLES[rule.name]}: {material}, no worse within {format_percent(rule.margin)}")
-    return "; ".join(parts)
-
-
-def _aa(report: Report) -> str:
-    parts = []
-    for finding in report.aa:
-        estimate = finding.estimate
-        if estimate is None or estimate.half_width is None:
-            parts.append(f"{finding.measure} no interval")
-            continue
-        bias = format_percent(math.expm1(min(estimate.half_width, 50.0)))
-        parts.append(f"{finding.measure} {_change(estimate)}, smallest visible bias {bias}")
-    return "; ".join(parts) + " (99 %)" if parts else "none: the noise floor of this bench is unknown"
-
-
-def _change(estimate: Estimate | None) -> str:
-    change, low, high = relative(estimate)
-    if change is None:
-        return "not measured"
-    if low is None or high is None:
-        return f"{format_change(change)} [no interval]"
-    return f"{format_change(change)} [{format_change(low)}, {format_change(high)}]"
 
 
 def _columns(report: Report) -> list[str]:
@@ -158,11 +70,11 @@ def _arm(arm: ArmReport, report: Report) -> list[str]:
     zones = [f"{finding.zone}, {finding.no_worse}" for finding in arm.measures]
     lines += [_row(name, arm.verdict.word, changes, str(arm.blocks)), _row("", "", zones, "")]
     for text in (arm.verdict.action, *arm.verdict.reasons):
-        lines += _bullet(text)
+        lines += bullet(text)
     if arm.verdict.word == "workload-dependent":
         lines += _classes(arm)
     for text in (*_ladder(arm, report), *map(_guard, arm.guards), *_log(arm, report), *_limits(arm)):
-        lines += _bullet(text)
+        lines += bullet(text)
     return lines
 
 
@@ -172,7 +84,7 @@ def _ladder(arm: ArmReport, report: Report) -> Iterator[str]:
     if arm.log.same_as_baseline and arm.log.changes_nothing != report.baseline:
         yield f"nothing in the boot log tells it from the baseline {report.baseline}"
     if arm.step:
-        parts = [f"{item.title} {_change(item.estimate)} {item.zone}" for item in arm.step.measures]
+        parts = [f"{item.title} {format_estimate(item.estimate)} {item.zone}" for item in arm.step.measures]
         yield f"this step alone, against {arm.step.against}: {'; '.join(parts)}"
 
 
@@ -196,13 +108,13 @@ def _classes(arm: ArmReport) -> list[str]:
         split = {item.direction for item in finding.classes} >= {"gain", "loss"}
         if not split:
             continue
-        lines += _bullet(f"{finding.title} by class (simultaneous intervals):")
+        lines += bullet(f"{finding.title} by class (simultaneous intervals):")
         for item in finding.classes:
-            text = f"{item.name} {_change(item.estimate)} {item.direction}"
+            text = f"{item.name} {format_estimate(item.estimate)} {item.direction}"
             base, own = arm.acceptance.get(item.name, (None, None))
             if base is not None and own is not None:
                 text += f", acceptance length {base:.2f} → {own:.2f}"
-            lines += _wrap(text, "      ")
+            lines += wrap(text, "      ")
     return lines
 
 
@@ -214,9 +126,9 @@ def _guard(guard: GuardFinding) -> str:
         limit = f"ceiling {format_percent(guard.limit, 2)}"
     else:
         if guard.value is not None:
-            shown = f" {format_change(guard.value)}"
+            shown = f" {formatformat_estimate(guard.value)}"
         if guard.low is not None and guard.high is not None:
-            shown += f" [{format_change(guard.low)}, {format_change(guard.high)}]"
+            shown += f" [{formatformat_estimate(guard.low)}, {formatformat_estimate(guard.high)}]"
         limit = f"margin {format_percent(guard.limit, 0)}"
     reason = f"; {guard.reason}" if guard.reason else ""
     return f"guard {guard.metric}{shown}: {guard.status} ({limit}, {guard.role}{reason})"
@@ -245,9 +157,9 @@ def _tail(report: Report) -> list[str]:
         if rows:
             lines += ["", title]
             for row in rows:
-                lines += _wrap(row, "  ")
+                lines += wrap(row, "  ")
     if report.arms and not report.invalid:
-        lines += ["", *_wrap(f"Outcome: {_outcome(report)}", "")]
+        lines += ["", *wrap(f"Outcome: {_outcome(report)}", "")]
     return lines
 
 
@@ -262,23 +174,3 @@ def _outcome(report: Report) -> str:
 
 def _boot(arm: str, block: int, reason: str | None) -> str:
     return f"{arm}, block {block}: {reason or 'no reason recorded'}"
-
-
-def _bullet(text: str) -> list[str]:
-    return _fold(text, "  - ", "    ")
-
-
-def _labelled(label: str, text: str) -> list[str]:
-    return _fold(text, f"{label:<8} ", " " * 9)
-
-
-def _wrap(text: str, indent: str = "") -> list[str]:
-    return _fold(text, indent, indent + "  ") or [""]
-
-
-def _fold(text: str, first: str, rest: str) -> list[str]:
-    """Lines of at most 80 columns that part no number from its unit."""
-    for tight in (" %", " ms", " → "):
-        text = text.replace(tight, tight.replace(" ", "\u00a0"))
-    lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest)
-    return [line.replace("\u00a0", " ") for line in lines]

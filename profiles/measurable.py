@@ -57,7 +57,7 @@ def settings_for(name: str, argv: Sequence[str], env: Mapping[str, str]) -> dict
     that is hidden in a file cannot be seen.
     """
     found: dict[str, Any] = {}
-    for flag, value in _flags(argv):
+    for flag, value in flags_of(argv):
         if _FLAGS[name].fullmatch(flag):
             found[flag] = _plain(value)
     # `env NAME=value engine` and `docker run -e NAME=value` set variables too.
@@ -68,7 +68,8 @@ def settings_for(name: str, argv: Sequence[str], env: Mapping[str, str]) -> dict
     return found
 
 
-def _flags(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+def flags_of(argv: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """The flags of a command line with their values, in order: in lower case, with dashes, `""` without a value."""
     waiting: tuple[str, str] | None = None
     for word in _words(argv):
         if word.startswith("-") and not _is_number(word):

@@ -157,8 +157,8 @@ class BootFacts(Record, frozen=True, kw_only=True):
     status: str
     reason: str | None = None  # why it failed or was discarded
     # The same in one word. Of a boot that failed: died_in_boot, hung_in_boot, not_ready, wrong_model, refused, died,
-    # restarted, stalled, errors, memory, log_flood, twin, salt_ignored, not_reset. Of one that was discarded: port_taken,
-    # twin, spoilt, halted. Beside a boot that is done: not_stopped, workers_left, memory_held.
+    # restarted, stalled, errors, memory, log_flood, twin, salt_ignored, not_reset. Of one that was discarded:
+    # port_taken, twin, spoilt, halted. Beside a boot that is done: not_stopped, workers_left, memory_held.
     diagnosis: str | None = None
     launcher: str = "process"
     cold: bool = True  # False: an engine that was up already

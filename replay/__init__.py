@@ -9,7 +9,7 @@ What is asked, pure and fixed before the first boot:
 
 How truly it is asked:
 
-5. `client`       one request over one connection, its instants stamped at the read (`wire`, `answer`)
+5. `client`       slots that send one request at a time (`flight`), stamped at the read (`wire`, `connection`, `answer`)
 6. `player`       a window: slots of the client against the schedule (`slots`), with the loop's own lag (`loop_lag`)
 7. `doubt`        what says that a result cannot be trusted; `selftest` measures it on this machine
 

@@ -1,0 +1,58 @@
+"""What is worth a note beside the verdicts of a run: it is unfinished, the baseline failed, something is not known."""
+
+from collections.abc import Sequence
+
+from analysis.batch_caps import batch_cap, queue_note
+from analysis.bench import Bench
+from analysis.bench_check import copies
+from analysis.endings import remarks
+from analysis.faults import died
+from analysis.findings import ArmReport
+from analysis.load import counting_boots
+from analysis.measures import assumed_first_event_share
+from profiles.runs import DONE
+from profiles.units import format_percent
+
+
+def run_notes(bench: Bench, arms: Sequence[ArmReport]) -> list[str]:
+    """Each a sentence. None of them decides anything."""
+    warnings = []
+    if not bench.course.finished:
+        warnings.append(f"the run is unfinished: {bench.course.complete} of {bench.course.planned} blocks are complete")
+    share = assumed_first_event_share(bench.frame.filter("deciding"))
+    if share:
+        warnings.append(
+            f"TPOT of {format_percent(share)} of the requests takes the first event as one token: "
+            f"the engine packs several into an event and does not say how many"
+        )
+    warnings += _metrics_warnings(bench)
+    base_died = [boot.facts for boot in bench.run.boots if boot.facts.arm == bench.baseline and died(boot.facts)]
+    if base_died:
+        warnings.append(f"{len(base_died)} boots of the baseline {bench.baseline} itself failed")
+    for name in copies(bench):
+        warnings += [f"{name}: {remark}" for remark in remarks(bench.run, name)]
+    warnings += _baseline_queue(bench)
+    if arms and all(arm.cached is None for arm in arms):
+        warnings.append("cached prompt tokens: no engine tells them, so nobody knows whether arm and baseline agree")
+    return warnings
+
+
+def _baseline_queue(bench: Bench) -> list[str]:
+    boots = [boot.facts for boot in bench.run.boots if boot.facts.arm == bench.baseline and boot.facts.status == DONE]
+    cap = batch_cap(bench.experiment.baseline.argv, boots)
+    note = queue_note(cap, bench.run.manifest.get("windows") or [])
+    return [f"the baseline {bench.baseline} {note}"] if note else []
+
+
+def _metrics_warnings(bench: Bench) -> list[str]:
+    """Windows whose counters cannot be used, each reason once: acceptance and cached tokens are missing there."""
+    windows = [window for boot in counting_boots(bench.run).values() for window in boot.facts.windows]
+    reasons: dict[str, int] = {}
+    for window in windows:
+        if window.counters_void:
+            reasons[window.counters_void] = reasons.get(window.counters_void, 0) + 1
+    return [
+        f"server metrics unavailable in {count} of {len(windows)} windows: {reason}; "
+        "the verdict stands on the client's clock"
+        for reason, count in sorted(reasons.items(), key=lambda item: -item[1])[:3]
+    ]
