@@ -36,6 +36,7 @@ MOST_TTFT: Final = 0.25
 # A median of fewer values is one request's, and one of other requests than were replayed is not comparable.
 LEAST_TTFTS: Final = 20
 LEAST_KNOWN: Final = 0.9
+TITLES: Final = {"arrivals": "arrivals", "cached": "cached tokens", "ttft": "TTFT"}
 
 type Status = Literal["pass", "fail", "not checked"]
 
@@ -61,12 +62,12 @@ def check_bench(bench: Bench) -> tuple[BenchCheck, ...]:
 
 def bench_warnings(checks: tuple[BenchCheck, ...], baseline: str) -> list[str]:
     """One sentence for all that failed."""
-    failed = [check.text for check in checks if check.status == "fail"]
+    failed = [TITLES[check.name] for check in checks if check.status == "fail"]
     if not failed:
         return []
     return [
-        f"BENCH CHECK FAILED on {baseline}: {'; '.join(failed)}. The arms compare under one plan; but the verdicts "
-        "hold for the load that was met here, not for the recorded one"
+        f"bench check failed on {baseline} ({', '.join(failed)}): the arms compare under one plan, but the verdicts hold "
+        "for the load that was met here and not for the recorded one"
     ]
 
 

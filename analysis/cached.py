@@ -4,8 +4,10 @@ Three sources, the first that tells of both sides: the usage of the answers, the
 counters around them. One that only one engine has comes last: vLLM leaves `cached_tokens` out where it is 0.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+import polars as pl
 
 from analysis import contrasts
 from analysis.bench import Bench
@@ -43,8 +45,11 @@ def cached_shares(bench: Bench, against: Contrast) -> CachedShares | None:
     return None if by_usage is None else CachedShares(*by_usage, USAGE)
 
 
-def share_of_boots(bench: Bench, arms: Iterable[str]) -> float | None:
-    """Cached tokens of these arms' deciding windows over all blocks, as a share of their prompt tokens."""
+def share_of_boots(bench: Bench, arms: Sequence[str]) -> float | None:
+    """Cached tokens of these arms' deciding requests over all blocks, as a share of their prompt tokens."""
+    rows = bench.frame.filter(pl.col("arm").is_in(arms) & pl.col("deciding")).drop_nulls("prompt_tokens")
+    if rows["cached_tokens"].count() and (prompt := int(rows["prompt_tokens"].sum())):
+        return int(rows["cached_tokens"].sum()) / prompt
     windows = [window for arm in arms for window in _deciding(bench, arm, bench.course.blocks)]
     share = share_by_windows(windows)
     return share if share is not None else share_by_counters(windows)

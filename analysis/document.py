@@ -5,8 +5,9 @@ from typing import Any, Final
 
 from analysis import course
 from analysis.acceptance import AcceptanceFinding, not_measurable
+from analysis.document_shown import bench_document, doubt_document, shown_document
+from analysis.findings import ArmReport, Report
 from analysis.guards import relative
-from analysis.judge import ArmReport, Report
 from analysis.stats import Estimate, p_below, p_value
 from analysis.verdict import ClassFinding, GuardFinding, MeasureFinding
 from profiles.files import tool_version
@@ -41,6 +42,9 @@ def verdict_document(report: Report) -> dict[str, Any]:
             "complete": report.course.complete,
             "finished": report.course.finished,
         },
+        "cold": report.cold,
+        "bench": bench_document(report),
+        **doubt_document(report),
         "invalid": list(report.invalid),
         "warnings": list(report.warnings),
         "not_measurable": list(not_measurable(report.run)),
@@ -92,6 +96,7 @@ def _arm(arm: ArmReport) -> dict[str, Any]:
         ],
         "cached_share": arm.cached and {"arm": arm.cached[0], "baseline": arm.cached[1]},
         "discarded_blocks": [{"block": block, "reason": reason} for block, reason in arm.discarded_pairs],
+        **shown_document(arm),
         "settle": arm.settle and {"blocks": arm.settle.blocks, "hours": arm.settle.hours},
     }
 
@@ -155,6 +160,7 @@ def _boot(facts: BootFacts) -> dict[str, Any]:
         "block": facts.block,
         "slot": facts.slot,
         "attempt": facts.attempt,
+        "diagnosis": facts.diagnosis,
         "reason": facts.reason,
     }
 

@@ -11,7 +11,7 @@ import polars as pl
 from analysis import stats
 from analysis.contrasts import Contrast, block_means, deciding_pairs, fewest_values, quantile_differences
 from analysis.stats import Estimate
-from analysis.throughput import throughput_differences, unsound
+from analysis.throughput import throughput_differences, unsound_blocks
 from analysis.verdict import GuardFinding, GuardStatus
 from profiles.experiment import GuardRule
 from profiles.experiment_checks import MIN_REACH, QUANTILE_NEEDS, guard_parts
@@ -38,7 +38,7 @@ def judge_guard(
         role, reason = "advisory", f"production never reaches c = {parts['c']}"
     if "errors" in parts:
         return _error_rate(rule, errors, max(1, len(contrast.blocks)), alpha)
-    spoilt = unsound(run, contrast, int(parts["c"])) if "c" in parts else {}
+    spoilt = unsound_blocks(run, contrast, int(parts["c"])) if "c" in parts else ()
     differences: dict[int, float] = {}
     lack = ""
     if "quantile" in parts:
@@ -56,8 +56,8 @@ def judge_guard(
         differences = block_means(at_c)[parts["measure"]].differences
     estimate = stats.paired_block_t(list(differences.values()), alpha)
     if spoilt:
-        first = f"block {min(spoilt)}, {spoilt[min(spoilt)]}"
-        reason = "; ".join(filter(None, (reason, f"left out in {len(spoilt)} of {len(contrast.blocks)} blocks: {first}")))
+        lost = f"{len(spoilt)} of {len(contrast.blocks)} blocks left out, the client would have shaped them"
+        reason = f"{reason}; {lost}" if reason else lost
     if estimate is None:
         lack = lack or ("" if spoilt else "not measured")
     higher = rule.direction == "higher" or parts.get("measure") == "throughput"

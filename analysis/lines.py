@@ -3,6 +3,10 @@
 import textwrap
 from typing import Final
 
+from analysis.guards import relative
+from analysis.stats import Estimate
+from profiles.units import format_change
+
 WIDTH: Final = 80
 
 
@@ -27,3 +31,13 @@ def fold(text: str, first: str, rest: str) -> list[str]:
         text = text.replace(tight, tight.replace(" ", "\u00a0"))
     lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest)
     return [line.replace("\u00a0", " ") for line in lines]
+
+
+def format_estimate(estimate: Estimate | None) -> str:
+    """`−4.8 % [−6.0 %, −3.7 %]`, or why there is no number."""
+    change, low, high = relative(estimate)
+    if change is None:
+        return "not measured"
+    if low is None or high is None:
+        return f"{format_change(change)} [no interval]"
+    return f"{format_change(change)} [{format_change(low)}, {format_change(high)}]"

@@ -33,7 +33,8 @@ def sweep_points(pairs: pl.DataFrame, alpha: float = stats.ALPHA) -> tuple[Sweep
     found: list[SweepPoint] = []
     for c in sorted(swept["c"].unique().to_list()):
         at_c = swept.filter(pl.col("c") == c)
-        parts: dict[str | None, dict[str, BlockMeans]] = {None: block_means(at_c), **class_means(at_c)}
+        parts: dict[str | None, dict[str, BlockMeans]] = {None: block_means(at_c)}
+        parts.update(class_means(at_c))
         for workload, means in parts.items():
             for measure, shown in SHOWN.items():
                 estimate = stats.paired_block_t(list(means[measure].differences.values()), alpha)

@@ -1,20 +1,20 @@
 """The report for a terminal: 80 columns, plain text, nothing that needs colour to be read."""
 
-import math
-import textwrap
 from collections.abc import Iterable, Iterator
-from typing import Final
 
 from analysis import course
-from analysis.acceptance import not_measurable
+from analysis.described import described
+from analysis.doubt import left_out
+from analysis.endings import ending
+from analysis.findings import ArmReport, Report
 from analysis.guards import relative
-from analysis.judge import ArmReport, Report
-from analysis.measures import TITLES
+from analysis.heading import heading
+from analysis.lines import WIDTH, bullet, format_estimate, wrap
 from analysis.stats import Estimate
 from analysis.verdict import GuardFinding
+from profiles.runs import BootFacts
 from profiles.units import HOUR_NS, format_change, format_duration, format_percent
 
-WIDTH: Final = 80
 _NAME, _WORD, CELL = 16, 18, 20
 
 
@@ -75,7 +75,7 @@ def _arm(arm: ArmReport, report: Report) -> list[str]:
         lines += _classes(arm)
     for text in (*_ladder(arm, report), *map(_guard, arm.guards), *_log(arm, report), *_limits(arm)):
         lines += bullet(text)
-    return lines
+    return lines + described(arm, report)
 
 
 def _ladder(arm: ArmReport, report: Report) -> Iterator[str]:
@@ -94,7 +94,8 @@ def _limits(arm: ArmReport) -> Iterator[str]:
             yield f"{finding.title} covers {format_percent(finding.coverage, 0)} of the paired requests"
     if arm.cached is not None and max(arm.cached) > 0:
         ours, theirs = (format_percent(share) for share in arm.cached)
-        yield f"cached prompt tokens {ours}, baseline {theirs}"
+        by = ", by the engine's counters" if arm.shown.cached_source == "counters" else ""
+        yield f"cached prompt tokens {ours}, baseline {theirs}{by}"
     for block, reason in arm.discarded_pairs:
         yield f"block {block} discarded: {reason}"
     if arm.settle is not None:
@@ -126,9 +127,9 @@ def _guard(guard: GuardFinding) -> str:
         limit = f"ceiling {format_percent(guard.limit, 2)}"
     else:
         if guard.value is not None:
-            shown = f" {formatformat_estimate(guard.value)}"
+            shown = f" {format_change(guard.value)}"
         if guard.low is not None and guard.high is not None:
-            shown += f" [{formatformat_estimate(guard.low)}, {formatformat_estimate(guard.high)}]"
+            shown += f" [{format_change(guard.low)}, {format_change(guard.high)}]"
         limit = f"margin {format_percent(guard.limit, 0)}"
     reason = f"; {guard.reason}" if guard.reason else ""
     return f"guard {guard.metric}{shown}: {guard.status} ({limit}, {guard.role}{reason})"
@@ -136,7 +137,9 @@ def _guard(guard: GuardFinding) -> str:
 
 def _log(arm: ArmReport, report: Report) -> list[str]:
     lines = []
-    if not arm.log.new:
+    if not report.cold:
+        lines.append("boot log: not seen, the engine was up already")
+    elif not arm.log.new:
         lines.append("boot log: no fallback line that the baseline lacks")
     elif report.experiment.file.boot_log.on_dirty == "note":
         lines += [f"boot log, new fallback (noted by the rule): {line}" for line in arm.log.new]
@@ -150,8 +153,9 @@ def _tail(report: Report) -> list[str]:
     lines: list[str] = []
     for title, rows in (
         ("Skipped arms", [f"{item['arm']}: {item['reason']}" for item in report.run.manifest.get("skipped") or []]),
-        ("Discarded boots", [_boot(facts.arm, facts.block, facts.reason) for facts in report.discarded]),
-        ("Failed boots", [_boot(facts.arm, facts.block, facts.reason) for facts in report.failed]),
+        ("Discarded boots", [_boot(facts) for facts in report.discarded]),
+        ("Failed boots", [_boot(facts) for facts in report.failed]),
+        ("Left out: the client would have shaped the number", left_out(report.doubtful)),
         ("Not checked", list(course.not_checked(report.run, report.experiment))),
     ):
         if rows:
@@ -167,10 +171,12 @@ def _outcome(report: Report) -> str:
     adopted = [arm.arm for arm in report.arms if arm.verdict.word == "adopt"]
     undecided = [arm.arm for arm in report.arms if arm.verdict.word == "inconclusive"]
     rest = f"; undecided: {', '.join(undecided)}" if undecided else ""
+    if any(check.status == "fail" for check in report.bench):
+        rest += ". For the load that was met here: the bench check failed"
     if adopted:
         return f"adopt {', '.join(adopted)}{rest}"
     return f"keep {report.baseline}{rest}" if undecided else f"nothing survived; keep {report.baseline}"
 
 
-def _boot(arm: str, block: int, reason: str | None) -> str:
-    return f"{arm}, block {block}: {reason or 'no reason recorded'}"
+def _boot(facts: BootFacts) -> str:
+    return f"{facts.arm}, block {facts.block}: {ending(facts)}"

@@ -57,27 +57,28 @@ def throughput_differences(run: Run, contrast: Contrast, c: int) -> dict[int, fl
     boots = counting_boots(run)
     differences = {}
     for block in contrast.blocks:
-        ours, theirs = (tokens_per_s(_at(boots[name, block].facts.windows, c)) for name in (contrast.arm, contrast.base))
+        ours, theirs = (
+            tokens_per_s(_at(boots[name, block].facts.windows, c)) for name in (contrast.arm, contrast.base)
+        )
         if ours and theirs:
             differences[block] = math.log(ours / theirs)
     return differences
 
 
-def unsound(run: Run, contrast: Contrast, c: int) -> dict[int, str]:
-    """Block → why its closed windows at c give no number: the client would have shaped it."""
+def unsound_blocks(run: Run, contrast: Contrast, c: int) -> tuple[int, ...]:
+    """Blocks whose closed windows at c give no number: the client would have shaped that of one side."""
     boots = counting_boots(run)
-    reasons = {}
-    for block in contrast.blocks:
-        for name in (contrast.arm, contrast.base):
-            for window in _at(boots[name, block].facts.windows, c):
-                if window.invalid is not None and not window.deciding:
-                    reasons.setdefault(block, f"{window.name} of {name}: {window.invalid}")
-    return reasons
+    sides = (contrast.arm, contrast.base)
+    return tuple(
+        block
+        for block in contrast.blocks
+        if any(_is_unsound(window) for name in sides for window in _at(boots[name, block].facts.windows, c))
+    )
 
 
 def tokens_per_s(windows: Sequence[WindowFacts]) -> float | None:
     """Tokens over time of these windows together; None where there is none, or where one of them is unsound."""
-    if not windows or any(window.invalid is not None and not window.deciding for window in windows):
+    if not windows or any(map(_is_unsound, windows)):
         return None
     length_ns = sum(window.limit_ns or window.ended_ns - window.started_ns for window in windows)
     return sum(window.output_tokens for window in windows) * SECOND_NS / length_ns if length_ns > 0 else None
@@ -88,6 +89,10 @@ def _at(windows: Sequence[WindowFacts], c: int) -> list[WindowFacts]:
     at_c = [window for window in windows if window.kind == "closed" and window.c == c]
     mixed = [window for window in at_c if window.workload is None]
     return sorted(mixed, key=lambda window: window.limit_ns is None)[:1] or at_c
+
+
+def _is_unsound(window: WindowFacts) -> bool:
+    return window.invalid is not None and not window.deciding
 
 
 def _limited(window: WindowFacts) -> bool:

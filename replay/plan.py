@@ -6,6 +6,7 @@ import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from statistics import median
 from typing import Any
 
 from profiles.errors import RuleError, UsageError
@@ -105,6 +106,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock, keep: Seque
             "not_replayable": left_out,
             "observed_ns": facts.observed_ns,
             "arrivals_at": {str(c): count for c, count in sorted(facts.arrivals_at.items())},
+            "captured": captured(windows),
             "content": content,
             "synthetic": synthetic,
             "source": profile.manifest.get("source", {}),
@@ -167,6 +169,25 @@ def _operating_point(
         "reached": reached,
         "left_out": left_out,
         "pace": deciding[0].facts if kind != "closed" else None,
+    }
+
+
+def captured(windows: Sequence[Window]) -> dict[str, Any]:
+    """What production said of the requests that decide, each of them once: the report holds the baseline against it.
+
+    `ttft_p50_ns` is over those of which it is known, `ttft_requests`. The cached share is null where no request says
+    it; once one does, a request without it counts as 0, since vLLM leaves it out there.
+    """
+    rows = list({pick.row.request: pick.row for window in windows if window.deciding for pick in window.picks}.values())
+    ttfts = [row.ttft_ns for row in rows if row.ttft_ns is not None and row.ttft_ns > 0]
+    counted = [row for row in rows if row.prompt_tokens is not None]
+    prompt = sum(row.prompt_tokens or 0 for row in counted)
+    told = prompt > 0 and any(row.cached_tokens is not None for row in counted)
+    return {
+        "requests": len(rows),
+        "ttft_requests": len(ttfts),
+        "ttft_p50_ns": round(median(ttfts)) if ttfts else None,
+        "cached_share": sum(row.cached_tokens or 0 for row in counted) / prompt if told else None,
     }
 
 

@@ -17,7 +17,7 @@ from profiles.errors import EngineFailed
 from profiles.experiment import Arm, Experiment
 from profiles.records import OK, TIMEOUT, Outcome
 from profiles.runs import Step, WindowFacts
-from profiles.units import SECOND_NS, parse_duration
+from profiles.units import MILLISECOND_NS, SECOND_NS, parse_duration
 from replay.bootlog import Pattern, scan_log, slow_lines
 from replay.client import Slot, Timeouts
 from replay.clock import Clock
@@ -34,6 +34,7 @@ from replay.warmup import Round, describe_round, find_rounds
 
 WARMUP = "warmup"
 MAX_WARMUP_C = 8
+DYING_NS = SECOND_NS
 
 
 @dataclass(slots=True)
@@ -143,6 +144,8 @@ class Session:
     async def _check_answers(self, api: httpx.AsyncClient, what: str) -> None:
         """An engine that hangs or fails before it is measured is diagnosed at once. Raises EngineFailed."""
         outcomes, self.unmeasured = self.unmeasured, []
+        if any(item.outcome != OK for item in outcomes):
+            await self._check_death()
         hung = next((item for item in outcomes if item.outcome == TIMEOUT), None)
         if hung is not None:
             health = "/health still answers 200" if await is_healthy(api) else "/health does not answer"
@@ -157,6 +160,13 @@ class Session:
                 self.engine.log_tail(),
                 diagnosis="errors",
             )
+
+    async def _check_death(self) -> None:
+        """Requests failed: a process that has just died closes its connections before the system says that it is gone."""
+        deadline_ns = self.clock.now_ns() + DYING_NS
+        while self.engine.lives and self.clock.now_ns() < deadline_ns:
+            await self.clock.sleep_until_ns(self.clock.now_ns() + 20 * MILLISECOND_NS)
+        self._check()
 
     def _check(self) -> None:
         check_alive(self.engine, ready=self.found.ready_ns is not None)
@@ -260,7 +270,10 @@ class Session:
 
     async def _check_same(self, api: httpx.AsyncClient, played: Played) -> None:
         """It lives, it is the one that was ready, it answered. Raises EngineFailed; the first that holds names it."""
-        self._check()
+        if all(item.outcome == OK for item in played.outcomes):
+            self._check()
+        else:
+            await self._check_death()
         owner = self.engine.owner()
         moved = self.owner is not None and owner is not None and owner != self.owner
         identity, _ = await identify(api, "", None, self.clock)

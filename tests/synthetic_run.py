@@ -28,6 +28,7 @@ from profiles.runs import (
     BootFacts,
     LagFacts,
     LogFinding,
+    ScheduleLag,
     WindowFacts,
     boot_folder_name,
 )
@@ -71,13 +72,21 @@ class Effect:
     changes: tuple[str, ...] = ()
     cached: int | None = None  # of 1000 prompt tokens
     acceptance: Mapping[str, float] = field(default_factory=dict)  # accepted tokens per draft, by class
+    ttft_at: Mapping[int, float] = field(default_factory=dict)  # more of it in the sweep, by c
+    tokens: Mapping[str, float] = field(default_factory=dict)  # output tokens of a class at c = 8, as a change
 
 
 @dataclass(slots=True)
 class Synthetic:
-    """What to write. `edit_outcome` and `edit_boot` may return something else, or None for nothing at all."""
+    """What to write. `edit_outcome` and `edit_boot` may return something else, or None for nothing at all.
+
+    `mode` is the kind of the windows that decide. At the recorded pace, observed or timed, it is one.
+    """
 
     arms: dict[str, Effect]
+    mode: str = "closed"
+    sweep: tuple[int, ...] = ()  # levels, each with 16 requests
+    per_class: bool = False  # a window at c = 8 for each class
     blocks: int = 5
     done_blocks: int | None = None
     requests: int = 60
@@ -131,6 +140,8 @@ class Synthetic:
 
     def windows(self) -> list[tuple[str, int, int]]:
         """Deciding windows: name, c, requests. Six, three and one tenth of the requests, as the arrivals are."""
+        if self.mode != "closed":
+            return [(self.mode, 0, self.requests)]
         first, second = round(0.6 * self.requests), round(0.3 * self.requests)
         counts = (first, second, self.requests - first - second)
         return [(f"closed-c{c}", c, count) for c, count in enumerate(counts, start=1) if count]
@@ -139,7 +150,7 @@ class Synthetic:
         windows = [
             {
                 "name": name,
-                "kind": "closed",
+                "kind": self.mode,
                 "c": c,
                 "deciding": True,
                 "workload": None,
@@ -148,6 +159,12 @@ class Synthetic:
             }
             for name, c, n in self.windows()
         ]
+        windows += [
+            window | {"name": f"sweep-c{c}", "kind": "sweep", "c": c, "deciding": False, "requests": 16}
+            for window in windows[:1]
+            for c in self.sweep
+        ]
+        windows.append(windows[0] | {"name": "closed-c8", "kind": "closed", "c": 8, "deciding": False, "requests": 60})
         return {
             "format": FORMAT,
             "version": VERSION,
@@ -159,6 +176,9 @@ class Synthetic:
                 "weights": {"1": 0.6, "2": 0.3, "3": 0.1},
                 "cover": 0.95,
                 "max": 3,
+                "mode": self.mode,
+                "mode_reason": None,
+                "pace": None if self.mode == "closed" else self.pace(),
             },
             "baseline": "v0",
             "aa": "v0" + AA_SUFFIX,
@@ -167,6 +187,22 @@ class Synthetic:
             "order": order,
             "windows": windows,
         }
+
+    def pace(self) -> dict[str, Any]:
+        return {
+            "recorded": 1300,
+            "replayable": 1200,
+            "requests": self.requests,
+            "whole": False,
+            "sessions_unknown": 0.12,
+            "arrivals_at": self.arrivals_at(),
+            "peak": 3,
+        }
+
+    def arrivals_at(self) -> dict[str, int]:
+        """Six, three and one tenth of the requests meet c = 1, 2 and 3."""
+        first, second = round(0.6 * self.requests), round(0.3 * self.requests)
+        return {"1": first, "2": second, "3": self.requests - first - second}
 
     def effect_of(self, arm: str) -> Effect:
         if arm == "v0":
@@ -196,9 +232,23 @@ class Synthetic:
                 if edited is not None:
                     lines.append(msgspec.json.encode(edited))
                 number += 1
+        for c in self.sweep:
+            for outcome in self.swept(c, effect, np.random.default_rng((self.seed, block, slot, c))):
+                edited = self.edit_outcome(arm, block, outcome)
+                if edited is not None:
+                    lines.append(msgspec.json.encode(edited))
         # Without the sync to disk of write_whole: a test makes thousands of these.
         (folder / OUTCOMES).write_bytes(b"".join(line + b"\n" for line in lines))
         (folder / BOOT).write_bytes(msgspec.json.encode(facts))
+
+    def swept(self, c: int, effect: Effect, draw: np.random.Generator) -> list[Outcome]:
+        noise = np.exp(draw.normal(0, self.boot_sd, (16, 2)))
+        noise[:, 0] *= 1 + effect.ttft_at.get(c, 0.0)
+        names = [CLASSES[number % len(CLASSES)] for number in range(16)]
+        return [
+            self.outcome(f"sweep-c{c}", c, number, number, name, effect, 1.0, noise[number])
+            for number, name in enumerate(names)
+        ]
 
     def outcome(
         self, window: str, c: int, index: int, request: int, workload: str, effect: Effect, size: float, factor: Any
@@ -226,7 +276,7 @@ class Synthetic:
             index=index,
             request=request,
             workload=workload,
-            due_ns=sent_ns,
+            due_ns=sent_ns - (0 if c else MILLISECOND_NS // 10),
             send_started_ns=sent_ns,
             end_ns=last_token_ns,
             status=200,
@@ -234,14 +284,27 @@ class Synthetic:
             response=response,
         )
 
+    def schedule_lag(self, block: int) -> ScheduleLag:
+        p99_ns = 100_000 * block
+        return ScheduleLag(p50_ns=50_000, p99_ns=p99_ns, max_ns=2 * p99_ns, late_share=0.0, requests=self.requests)
+
     def boot_facts(self, arm: str, block: int, slot: int, effect: Effect) -> BootFacts:
         started_ns = HOUR_NS * (10 * block + slot)
         windows = [
             WindowFacts(
-                name=name, kind="closed", c=c, deciding=True, started_ns=0, ended_ns=60 * SECOND_NS, requests=count
+                name=name,
+                kind=self.mode,
+                c=c,
+                deciding=True,
+                started_ns=0,
+                ended_ns=60 * SECOND_NS,
+                requests=count,
+                arrivals_at={} if c else self.arrivals_at(),
+                schedule_lag=None if c else self.schedule_lag(block),
             )
             for name, c, count in self.windows()
         ]
+        windows += [plain_window(f"sweep-c{c}", "sweep", c) for c in self.sweep]
         for workload, accepted in effect.acceptance.items():
             counters = {
                 "vllm:spec_decode_num_drafts_total": 100.0,
@@ -274,6 +337,18 @@ class Synthetic:
                 output_tokens=6000 + 10 * block,
             )
         )
+        for workload in CLASSES if self.per_class else ():
+            tokens = round(6000 * (1 + effect.tokens.get(workload, 0.0)) + 10 * block)
+            windows.append(
+                plain_window(
+                    f"closed-c8-for-60s-{workload}",
+                    "closed",
+                    8,
+                    workload=workload,
+                    limit_ns=60 * SECOND_NS,
+                    output_tokens=tokens,
+                )
+            )
         return BootFacts(
             arm=arm,
             block=block,
@@ -293,6 +368,21 @@ class Synthetic:
             windows=windows,
             lag=LagFacts(p50_ns=100_000, p99_ns=2 * MILLISECOND_NS, max_ns=5 * MILLISECOND_NS, samples=1000),
         )
+
+
+def plain_window(name: str, kind: str, c: int, **more: Any) -> WindowFacts:
+    """A window that only describes."""
+    return WindowFacts(
+        name=name, kind=kind, c=c, deciding=False, started_ns=0, ended_ns=70 * SECOND_NS, requests=16, **more
+    )
+
+
+def with_windows(facts: BootFacts, wanted: str, **changes: Any) -> BootFacts:
+    """The same boot, its windows of this name changed."""
+    windows = [
+        msgspec.structs.replace(window, **changes) if window.name == wanted else window for window in facts.windows
+    ]
+    return msgspec.structs.replace(facts, windows=windows)
 
 
 def _of(change: float | Mapping[str, float], workload: str) -> float:

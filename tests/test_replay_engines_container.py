@@ -146,6 +146,7 @@ def test_a_container_runs_is_followed_stopped_and_removed(tmp_path: Path, daemon
         await wait_listening(engine, CLOCK, patience_ns=30 * SECOND_NS)
         assert engine.lives
         assert engine.owns_port()
+        assert engine.strangers() == []
         identity = engine.identity()
         assert written[0] == {key: identity[key] for key in written[0]}  # labels, before it was run
         assert written[-1] == identity

@@ -370,19 +370,16 @@ class ContainerEngine:
         return True if pid is not None else False if all_seen else None
 
     def strangers(self) -> list[str]:
-        """Listeners beside the container, or beside what forwards the published port to it."""
-        found = ports.listeners(self.port) or []
-        if self._published:
-            said = [ports.describe(item) for item in found]
-            others = [item for item in said if item.split(" (pid ")[0] not in _FORWARDERS and "may not see" not in item]
-            return others
-        if self._family is None:
-            return []
-        held = [ports.sockets_of(member.pid) for member in self._family.look()]
-        if None in held:
+        """Listeners beside the container's own, and beside what forwards a published port to it."""
+        held = [ports.sockets_of(member.pid) for member in self._family.look()] if self._family is not None else []
+        unseen = self._family is None or None in held
+        if unseen and not self._published:  # one of ours that we may not see could have any of them
             return []
         ours = {inode for sockets in held if sockets is not None for inode in sockets}
-        return [ports.describe(item) for item in found if item.inode not in ours]
+        others = [ports.describe(item) for item in ports.listeners(self.port) or [] if item.inode not in ours]
+        if self._published:
+            return [said for said in others if "may not see" not in said and said.split(" (pid ")[0] not in _FORWARDERS]
+        return others
 
     def twins(self) -> list[str]:
         return []
