@@ -66,8 +66,8 @@ def bench_warnings(checks: tuple[BenchCheck, ...], baseline: str) -> list[str]:
     if not failed:
         return []
     return [
-        f"bench check failed on {baseline} ({', '.join(failed)}): the arms compare under one plan, but the verdicts hold "
-        "for the load that was met here and not for the recorded one"
+        f"bench check failed on {baseline} ({', '.join(failed)}): the arms compare under one plan, but the verdicts "
+        "hold for the load that was met here and not for the recorded one"
     ]
 
 
@@ -116,7 +116,7 @@ def _arrivals(bench: Bench) -> BenchCheck:
         text = f"arrivals not checked: {fewest} of {LEAST_ARRIVALS} arrivals"
         return BenchCheck("arrivals", "not checked", text, None, MOST_VARIATION, recorded, met)
     text = (
-        f"{format_percent(difference)} of its arrivals met another c than the profile's "
+        f"{format_percent(difference)} of the arrivals met another c than the profile's "
         f"(limit {format_percent(MOST_VARIATION, 0)})"
     )
     if difference <= MOST_VARIATION:

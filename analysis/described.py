@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from analysis.findings import ArmReport, Report
-from analysis.lines import WIDTH, bullet, format_estimate
+from analysis.lines import WIDTH, bullet, format_cell
 from analysis.operating_point import format_levels
 from analysis.sweep import SweepPoint
 from profiles.units import format_duration
@@ -47,16 +47,16 @@ def _throughput(arm: ArmReport) -> list[str]:
     rates = [item for item in arm.shown.throughput if item.workload or f"throughput@c={item.c}" not in guarded]
     lines: list[str] = []
     for limit_ns, c in dict.fromkeys((item.limit_ns, item.c) for item in rates):
-        lines += bullet(f"tokens/s at c = {c} in {format_duration(limit_ns)} (describes, decides nothing)")
+        lines += bullet(f"tokens/s at c = {c} in {format_duration(limit_ns)}, change in % (describes, decides nothing)")
         for item in rates:
             if (item.limit_ns, item.c) == (limit_ns, c):
                 numbers = f"{_number(item.base_tokens_per_s)} → {_number(item.tokens_per_s)}".rjust(_RATES)
-                lines += _row(f"  {item.workload or MIX}", f"{numbers}  {format_estimate(item.estimate)}")
+                lines += _row(f"  {item.workload or MIX}", f"{numbers}  {format_cell(item.estimate)}")
     return lines
 
 
 def _number(value: float) -> str:
-    return f"{value:,.0f}" if value >= 100 else f"{value:.3g}"
+    return f"{value:,.0f}" if 100 <= value < 1e6 else f"{value:.3g}"
 
 
 def sweep_table(points: Sequence[SweepPoint]) -> list[str]:

@@ -5,7 +5,7 @@ broke one. Where it does not, such a window counts and is named. A window that o
 the client made is worse than none.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from analysis.load import counting_boots
@@ -63,20 +63,22 @@ def doubtful_windows(run: Run) -> tuple[DoubtfulWindow, ...]:
     return tuple(found)
 
 
-def deciding_notes(windows: tuple[DoubtfulWindow, ...]) -> list[str]:
-    """One sentence for all deciding windows that count although the client would shape them; empty without one."""
+def deciding_notes(windows: Sequence[DoubtfulWindow], conditions: Sequence[str]) -> list[str]:
+    """One sentence for all deciding windows that count although they are doubtful; empty without one.
+
+    `conditions` are those of discard.when.
+    """
     deciding = [window for window in windows if window.deciding]
     if not deciding:
         return []
     first = deciding[0]
-    more = f", and {len(deciding) - 1} more deciding windows" if len(deciding) > 1 else ""
-    return [
-        f"the client would shape the result of {first.place} ({first.reason}){more}; "
-        "discard.when does not list invalid_window, so it counts"
-    ]
+    many = f"{len(deciding)} deciding windows are" if len(deciding) > 1 else "a deciding window is"
+    why = "" if "invalid_window" in conditions else ", for discard.when does not list invalid_window"
+    such = "such as " if len(deciding) > 1 else ""
+    return [f"{many} doubtful and count{'' if such else 's'}{why}: {such}{first.place}: {first.reason}"]
 
 
-def left_out(windows: tuple[DoubtfulWindow, ...]) -> list[str]:
+def left_out(windows: Sequence[DoubtfulWindow]) -> list[str]:
     """One sentence per window that only describes and is not shown where it was doubtful."""
     by_name: dict[str, list[DoubtfulWindow]] = {}
     for window in windows:

@@ -44,7 +44,12 @@ def judge(run: Run, experiment: Experiment) -> Report:
             arms.append(_judge_arm(bench, arm, invalid, arms))
     checks = check_bench(bench)
     doubtful = doubtful_windows(run)
-    warnings = bench_warnings(checks, bench.baseline) + deciding_notes(doubtful) + notes + aa_warnings
+    warnings = (
+        bench_warnings(checks, bench.baseline)
+        + deciding_notes(doubtful, experiment.file.discard.when)
+        + notes
+        + aa_warnings
+    )
     return Report(
         run=run,
         experiment=experiment,

@@ -1,5 +1,6 @@
 """Lines of a terminal: at most 80 columns, folded so that no number is parted from its unit."""
 
+import re
 import textwrap
 from typing import Final
 
@@ -8,6 +9,8 @@ from analysis.stats import Estimate
 from profiles.units import format_change
 
 WIDTH: Final = 80
+CELL: Final = 20  # the width of a column of changes
+_SHARE = re.compile(r"(c[=≥]\d+) (?=\d)")
 
 
 def bullet(text: str) -> list[str]:
@@ -29,6 +32,7 @@ def fold(text: str, first: str, rest: str) -> list[str]:
     """Lines of at most 80 columns that part no number from its unit."""
     for tight in (" %", " ms", " → "):
         text = text.replace(tight, tight.replace(" ", "\u00a0"))
+    text = _SHARE.sub("\\1\u00a0", text)
     lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest)
     return [line.replace("\u00a0", " ") for line in lines]
 
@@ -41,3 +45,24 @@ def format_estimate(estimate: Estimate | None) -> str:
     if low is None or high is None:
         return f"{format_change(change)} [no interval]"
     return f"{format_change(change)} [{format_change(low)}, {format_change(high)}]"
+
+
+def format_cell(estimate: Estimate | None) -> str:
+    """`−15.9 [−16.8, −15.0]` in per cent, in as few digits as keep it inside its column."""
+    change, low, high = relative(estimate)
+    if change is None:
+        return "not measured"
+    for digits in (1, 0):
+        text = _percents(change, low, high, digits)
+        if len(text) <= CELL:
+            return text
+    return f"×{1 + change:.2g}, see --json"
+
+
+def _percents(change: float, low: float | None, high: float | None, digits: int) -> str:
+    def show(value: float) -> str:
+        return f"{100 * value:+.{digits}f}".replace("-", "−")
+
+    if low is None or high is None:
+        return f"{show(change)} [none]"
+    return f"{show(change)} [{show(low)}, {show(high)}]"

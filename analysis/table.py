@@ -7,15 +7,13 @@ from analysis.described import described
 from analysis.doubt import left_out
 from analysis.endings import ending
 from analysis.findings import ArmReport, Report
-from analysis.guards import relative
 from analysis.heading import heading
-from analysis.lines import WIDTH, bullet, format_estimate, wrap
-from analysis.stats import Estimate
+from analysis.lines import CELL, WIDTH, bullet, format_cell, format_estimate, wrap
 from analysis.verdict import GuardFinding
 from profiles.runs import BootFacts
 from profiles.units import HOUR_NS, format_change, format_duration, format_percent
 
-_NAME, _WORD, CELL = 16, 18, 20
+_NAME, _WORD = 16, 18
 
 
 def format_report(report: Report) -> str:
@@ -37,27 +35,6 @@ def _columns(report: Report) -> list[str]:
 def _row(name: str, word: str, cells: Iterable[str], blocks: str) -> str:
     columns = [name.ljust(_NAME), word.ljust(_WORD), *(cell.ljust(CELL) for cell in cells), blocks]
     return " ".join(columns).rstrip()
-
-
-def format_cell(estimate: Estimate | None) -> str:
-    """`−15.9 [−16.8, −15.0]` in per cent, in as few digits as keep it inside its column."""
-    change, low, high = relative(estimate)
-    if change is None:
-        return "not measured"
-    for digits in (1, 0):
-        text = _percents(change, low, high, digits)
-        if len(text) <= CELL:
-            return text
-    return f"×{1 + change:.2g}, see --json"
-
-
-def _percents(change: float, low: float | None, high: float | None, digits: int) -> str:
-    def show(value: float) -> str:
-        return f"{100 * value:+.{digits}f}".replace("-", "−")
-
-    if low is None or high is None:
-        return f"{show(change)} [none]"
-    return f"{show(change)} [{show(low)}, {show(high)}]"
 
 
 def _arm(arm: ArmReport, report: Report) -> list[str]:

@@ -146,11 +146,15 @@ class Session:
         outcomes, self.unmeasured = self.unmeasured, []
         if any(item.outcome != OK for item in outcomes):
             await self._check_death()
+            await self._check_restart(api)
         hung = next((item for item in outcomes if item.outcome == TIMEOUT), None)
         if hung is not None:
             health = "/health still answers 200" if await is_healthy(api) else "/health does not answer"
             raise EngineFailed(
-                f"{what}: {hung.reason}; {health}", str(self.engine.log), self.engine.log_tail(), diagnosis="stalled"
+                f"{what}: no token came any more ({hung.reason}); {health}",
+                str(self.engine.log),
+                self.engine.log_tail(),
+                diagnosis="stalled",
             )
         if outcomes and all(item.outcome != OK for item in outcomes):
             reason = outcomes[-1].reason or outcomes[-1].outcome
@@ -162,7 +166,7 @@ class Session:
             )
 
     async def _check_death(self) -> None:
-        """Requests failed: a process that has just died closes its connections before the system says that it is gone."""
+        """Requests failed: a process that dies closes its connections before the system says that it is gone."""
         deadline_ns = self.clock.now_ns() + DYING_NS
         while self.engine.lives and self.clock.now_ns() < deadline_ns:
             await self.clock.sleep_until_ns(self.clock.now_ns() + 20 * MILLISECOND_NS)
@@ -274,6 +278,20 @@ class Session:
             self._check()
         else:
             await self._check_death()
+        await self._check_restart(api)
+        check_owner(self.engine, ready=True)
+        if played.stopped_early is None and any(item.outcome == OK for item in played.outcomes):
+            return
+        if played.stalled:
+            healthy = "/health still answers 200" if await is_healthy(api) else "/health does not answer"
+            raise EngineFailed(f"{played.stopped_early}; {healthy}", str(self.engine.log), diagnosis="stalled")
+        said = Counter(item.reason or item.outcome for item in played.outcomes if item.outcome != OK)
+        ((most, _),) = said.most_common(1) or [("nothing was sent", 0)]
+        problem = played.stopped_early or f"all {len(played.outcomes)} requests of a window failed"
+        raise EngineFailed(f"{problem}, mostly: {most}", str(self.engine.log), diagnosis="errors")
+
+    async def _check_restart(self, api: httpx.AsyncClient) -> None:
+        """The process that answers is the one that was ready. Raises EngineFailed."""
         owner = self.engine.owner()
         moved = self.owner is not None and owner is not None and owner != self.owner
         identity, _ = await identify(api, "", None, self.clock)
@@ -289,16 +307,8 @@ class Session:
                 self.engine.log_tail(),
                 diagnosis="restarted",
             )
-        check_owner(self.engine, ready=True)
-        if played.stopped_early is None and any(item.outcome == OK for item in played.outcomes):
-            return
-        if played.stalled:
-            healthy = "/health still answers 200" if await is_healthy(api) else "/health does not answer"
-            raise EngineFailed(f"{played.stopped_early}; {healthy}", str(self.engine.log), diagnosis="stalled")
-        said = Counter(item.reason or item.outcome for item in played.outcomes if item.outcome != OK)
-        ((most, _),) = said.most_common(1) or [("nothing was sent", 0)]
-        problem = played.stopped_early or f"all {len(played.outcomes)} requests of a window failed"
-        raise EngineFailed(f"{problem}, mostly: {most}", str(self.engine.log), diagnosis="errors")
+        if self.owner is not None and owner is None:
+            check_owner(self.engine, ready=True)
 
 
 def _size(folder: BootFolder) -> int:

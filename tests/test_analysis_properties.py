@@ -12,9 +12,10 @@ from synthetic_run import Effect, Synthetic
 from analysis import contrasts
 from analysis.bench import make_bench
 from analysis.document import verdict_document
-from analysis.judge import Report, judge
+from analysis.findings import Report
+from analysis.judge import judge
+from analysis.lines import CELL, format_cell
 from analysis.stats import Estimate, no_worse, paired_block_t, zone
-from analysis.table import CELL, format_cell
 from analysis.verdict import Evidence, MeasureFinding, decide
 from profiles.experiment import load_experiment
 from profiles.runs import read_run
