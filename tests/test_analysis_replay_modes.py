@@ -195,6 +195,18 @@ def test_a_profile_that_says_nothing_of_the_capture_is_no_failure(tmp_path: Path
     assert checks(document) == {"arrivals": "pass", "cached": "not checked", "ttft": "not checked"}
 
 
+@pytest.mark.parametrize(("captured_ms", "status"), [(2.2, "pass"), (7.2, "fail")])
+def test_a_quarter_of_next_to_nothing_is_no_failure(tmp_path: Path, captured_ms: float, status: str) -> None:
+    def quick(arm: str, block: int, outcome: Outcome) -> Outcome:
+        assert outcome.send_started_ns is not None
+        response = msgspec.structs.replace(outcome.response, first_token_ns=outcome.send_started_ns + MILLISECOND_NS)
+        return msgspec.structs.replace(outcome, response=response)
+
+    edit = captured(ttft_p50_ns=round(captured_ms * MILLISECOND_NS))
+    document, _ = judged(tmp_path, observed(requests=240, blocks=3, edit_manifest=edit, edit_outcome=quick))
+    assert checks(document)["ttft"] == status
+
+
 def test_a_client_that_was_late_shows_in_the_ttft_from_due(tmp_path: Path) -> None:
     def late(arm: str, block: int, outcome: Outcome) -> Outcome:
         assert outcome.send_started_ns is not None
