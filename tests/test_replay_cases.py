@@ -122,14 +122,14 @@ def lateness(outcome: Outcome, expected: dict[str, Any]) -> list[str]:
     ):
         if key not in expected:
             continue
-        wanted = expected[key]
+        wanted = least = expected[key]
         if isinstance(wanted, str):  # "100..105" or "150 +- 40"
-            wanted = float(wanted.split("..")[-1].split("+-")[0])
+            least, wanted = (float(part.split("+-")[0]) for part in (wanted.split("..")[0], wanted.split("..")[-1]))
         found = after_ms(outcome, instant_ns)
         if wanted is None or found is None:
             if wanted != found:
                 wrong.append(f"{key} is {found}, not {wanted}")
-        elif not wanted - EARLY_MS <= found <= wanted + LATE_MS:
+        elif not least - EARLY_MS <= found <= wanted + LATE_MS:
             wrong.append(f"{key} is {found:.1f}, not {wanted}")
     gaps_ms = [gap / MILLISECOND_NS for gap in facts.token_gaps_ns]
     if "itl_ms" in expected and not all(

@@ -42,6 +42,7 @@ KILL_PATIENCE_NS: Final = 30 * SECOND_NS
 # Our own children in sessions of their own. While one is being made its pid is not known yet, and nothing is adopted.
 _started: set[int] = set()
 _starting = 0
+_reaping = 0  # engines that live
 _counting = threading.Lock()
 
 
@@ -100,9 +101,21 @@ def start_now() -> float:
 
 def become_reaper() -> None:
     """From now on what descends from us and loses its parent becomes our child, not init's. Linux; else nothing."""
-    if _LINUX:
-        with contextlib.suppress(OSError, AttributeError):
-            ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    _set_reaper(1)
+
+
+def be_no_reaper() -> None:
+    """The engine is gone: who would adopt other orphans would have to reap them too, or they stay as zombies."""
+    _set_reaper(-1)
+
+
+def _set_reaper(change: int) -> None:
+    global _reaping
+    with _counting:
+        _reaping = max(0, _reaping + change)
+        if _LINUX:
+            with contextlib.suppress(OSError, AttributeError):
+                ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(_reaping > 0), 0, 0, 0)
 
 
 @contextlib.contextmanager

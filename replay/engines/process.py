@@ -35,6 +35,7 @@ from replay.engines.family import (
     POLL_NS,
     Family,
     Member,
+    be_no_reaper,
     become_reaper,
     end,
     ended,
@@ -102,6 +103,7 @@ class EngineProcess:
         self.spawned_ns = spawned_ns
         self._looked_ns = 0
         self._leader = family.add(process.pid, leader=True)
+        self._adopts = True  # until it is gone
         self._watcher = asyncio.ensure_future(self._watch())
 
     @classmethod
@@ -145,6 +147,7 @@ class EngineProcess:
                 process, cancelled = await to_the_end(spawning)
                 ours.add(process.pid)
         except OSError as error:
+            be_no_reaper()
             raise EngineFailed(f"cannot run {argv[0]}: {error.strerror}", diagnosis="not_started") from None
         finally:
             os.close(descriptor)
@@ -286,6 +289,9 @@ class EngineProcess:
             how = "kill"
         await self._process.wait()
         ended(self.pid)
+        if self._adopts:
+            self._adopts = False
+            be_no_reaper()
         await wait_refused(self.host, self.port, self._clock)
         count = self.processes_seen
         return Stopped(
