@@ -9,7 +9,7 @@ a boot.json, and then the engine is stopped first. The part in which the engine 
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any
 
@@ -221,7 +221,7 @@ class _Boot:
         session = Session(
             experiment=bench.experiment,
             arm=self.arm,
-            load=bench.load,
+            load=bench.load if engine.cold else replace(bench.load, apart=f"{bench.run_id[:6]}-{self.folder.name}-"),
             folder=self.folder,
             patterns=bench.patterns,
             clock=bench.clock,

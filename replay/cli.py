@@ -30,6 +30,7 @@ def replay(context: click.Context, experiment: Path, out: Path, resume: bool) ->
 
     Exit codes: 0 done, 1 an engine or arm failed, 2 wrong input, 4 too many boots spoilt, 130 stopped by Ctrl-C.
     """
+    import replay.lean_httpx  # noqa: F401  before anything that imports httpx
     from profiles.experiment import load_experiment
     from profiles.profile import read_profile
     from replay.clock import SystemClock

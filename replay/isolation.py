@@ -123,7 +123,7 @@ def _probe_body(load: Load, tokens: int) -> Callable[[str], Planned]:
             request=-1,
             workload="",
             path=path,
-            body=template.body(pass_name),
+            body=template.body(load.apart + pass_name),
             measured=False,
         )
 

@@ -26,6 +26,8 @@ class Load:
     warmup: Sequence[ProfileRow]
     override: Override
     templates: dict[int, Template] = field(default_factory=dict)  # by row of the profile
+    # In front of the name of each pass. An engine that is up already keeps its cache from one boot to the next.
+    apart: str = ""
 
     def pass_of(self, window: Window) -> str:
         """Windows of one pass may share prefixes in the engine's cache."""
@@ -73,7 +75,7 @@ class Load:
             request=row.request,
             workload=row.workload,
             path=row.path or SENT[row.endpoint or "chat"].path,
-            body=self.templates[row.request].body(pass_name + group),
+            body=self.templates[row.request].body(self.apart + pass_name + group),
             measured=measured,
         )
 

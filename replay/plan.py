@@ -24,6 +24,8 @@ from replay.log_table import Pattern, patterns, table_sha256
 from replay.schedule import Recorded, Window, deciding_kind, order_of_boots, plan_windows
 from replay.surroundings import boot_id
 
+PROXIES = ("http_proxy", "https_proxy", "all_proxy", "no_proxy")
+
 
 @dataclass(frozen=True, slots=True)
 class Plan:
@@ -253,6 +255,8 @@ def describe_environment() -> dict[str, Any]:
         "machine": platform.machine(),
         "cpus": os.cpu_count(),
         "boot_id": boot_id(),
+        # None of ours heeds them. Their names only: a value may hold a password.
+        "proxy_variables": sorted(name for name in os.environ if name.lower() in PROXIES),
     }
 
 

@@ -211,6 +211,7 @@ class Session:
             "rounds": len(rounds),
             "requests": sent,
             "ttft_ns": [item.ttft_ns for item in rounds],
+            "slowest_ttft_ns": [item.slowest_ns for item in rounds],
             "slow_lines": [item.slow_lines for item in rounds],
         }
         quiet = not rounds[-1].slow_lines

@@ -21,6 +21,7 @@ class Round:
     """What one round of warm-up showed."""
 
     ttft_ns: int | None  # median of its requests; None without a token
+    slowest_ns: int | None  # what a first use cost: kernels that were compiled for it
     slow_lines: int  # lines of compilation while serving
 
 
@@ -31,7 +32,7 @@ def describe_round(outcomes: Sequence[Outcome], slow_lines: int) -> Round:
         for outcome in outcomes
         if outcome.outcome == OK and outcome.response.first_token_ns is not None and outcome.send_started_ns is not None
     ]
-    return Round(round(median(waits)) if waits else None, slow_lines)
+    return Round(round(median(waits)) if waits else None, max(waits, default=None), slow_lines)
 
 
 def settled(rounds: Sequence[Round]) -> bool:

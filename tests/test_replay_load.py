@@ -1,5 +1,6 @@
 """What a boot is asked: which bodies are held, and which passes share a prefix cache."""
 
+from dataclasses import replace
 from typing import Any
 
 import orjson
@@ -89,3 +90,11 @@ def test_each_request_goes_to_the_path_that_it_was_recorded_on() -> None:
     window = Window("closed-c1", "closed", 1, True, tuple(Pick(each) for each in rows))
     request = load([window], rows, cache_isolation="nonce").requests_of(window)
     assert [request(0).path, request(1).path] == ["/v1/messages", "/v1/responses"]
+
+
+def test_an_engine_that_is_up_already_never_meets_the_cache_of_an_earlier_boot() -> None:
+    rows = [row(0)]
+    made = load([Window("closed-c1", "closed", 1, True, (Pick(rows[0]),))], rows)
+    boots = [replace(made, apart=f"run-{number}-") for number in (1, 2)]
+    salts = {salt(boot.requests_of(boot.windows[0])(0).body) for boot in boots}
+    assert salts == {"run-1-deciding-0", "run-2-deciding-0"}
