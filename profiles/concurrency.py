@@ -23,6 +23,7 @@ Rules, each with an edge case in the tests:
 from bisect import bisect_right
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from heapq import heappop, heappush
 
 from profiles.captures import Interval
 
@@ -177,18 +178,19 @@ def others_in_flight(intervals: Sequence[Interval]) -> list[int]:
 
     Taken in order of start, ties in the order given: of three that arrive together the first finds none.
     """
-    import numpy as np
-
-    from profiles.sweep import others_at_start
-
-    if any(stay.end_ns is None for stay in intervals):
-        raise ValueError("an interval without an end: censor the intervals first")
-    start_ns = np.array([stay.start_ns for stay in intervals], dtype=np.int64)
-    end_ns = np.array([stay.end_ns for stay in intervals], dtype=np.int64)
-    order = np.argsort(start_ns, kind="stable")
-    found = np.empty(len(order), dtype=np.int64)
-    found[order] = others_at_start(start_ns[order], end_ns[order])
-    return [int(others) for others in found]
+    # Without numpy, on purpose: a replay, which has few intervals, keeps its memory to itself.
+    order = sorted(range(len(intervals)), key=lambda at: intervals[at].start_ns)
+    found = [0] * len(intervals)
+    ends: list[int] = []
+    for at in order:
+        stay = intervals[at]
+        if stay.end_ns is None:
+            raise ValueError("an interval without an end: censor the intervals first")
+        while ends and ends[0] <= stay.start_ns:
+            heappop(ends)
+        found[at] = len(ends)
+        heappush(ends, stay.end_ns)
+    return found
 
 
 def is_observed(at_ns: int, observed: Sequence[Window]) -> bool:
