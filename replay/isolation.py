@@ -18,6 +18,7 @@ from profiles.runs import Step
 from replay.bodies import make_template
 from replay.client import Planned, Slot
 from replay.clock import Clock
+from replay.engines import log_size
 from replay.load import Load
 from replay.metrics import Scrape, scrape_idle, window_metrics
 from replay.prefix_proof import Judgement, ProbeAnswer, judge_reset, judge_salt, probe_tokens
@@ -150,7 +151,7 @@ async def _ask(
 
 async def reset_prefix_cache(api: httpx.AsyncClient, log: Path, clock: Clock) -> Step:
     """Ask the engine to empty its prefix cache, and find the proof. Raises EngineFailed where there is none."""
-    began_ns, offset = clock.now_ns(), _size(log)
+    began_ns, offset = clock.now_ns(), log_size(log)
     judged = Judgement("not shown", "the engine has no endpoint that empties its prefix cache")
     for path in RESETS:
         try:
@@ -192,10 +193,3 @@ def _read_from(log: Path, offset: int) -> bytes:
             return file.read(1024 * 1024)
     except OSError:
         return b""
-
-
-def _size(log: Path) -> int:
-    try:
-        return log.stat().st_size
-    except OSError:
-        return 0

@@ -160,6 +160,11 @@ async def is_healthy(api: httpx.AsyncClient) -> bool:
         return False
 
 
+async def say_health(api: httpx.AsyncClient) -> str:
+    """What /health says of an engine that gives no tokens any more."""
+    return "/health still answers 200" if await is_healthy(api) else "/health does not answer"
+
+
 def _never_ready(
     last: Outcome, answered: Outcome | None, limit_ns: int, engine: Engine, *, healthy: bool
 ) -> EngineFailed:

@@ -21,12 +21,12 @@ from profiles.units import MILLISECOND_NS, SECOND_NS, parse_duration
 from replay.bootlog import Pattern, scan_log, slow_lines
 from replay.client import Slot, Timeouts
 from replay.clock import Clock
-from replay.engines import Engine
+from replay.engines import Engine, log_size
 from replay.isolation import prove_isolation, reset_prefix_cache
 from replay.load import Load
 from replay.metrics import GaugeWatch, Scrape, needs_sampling, scrape_idle, window_metrics
 from replay.player import Played, api_client, play_closed, play_window, tokens_until
-from replay.readiness import Identity, check_alive, check_owner, identify, is_healthy, wait_ready
+from replay.readiness import Identity, check_alive, check_owner, identify, say_health, wait_ready
 from replay.rundir import BootFolder
 from replay.schedule import ClosedLoop, Window
 from replay.slots import SlotPool
@@ -91,7 +91,7 @@ class Session:
         ready = await wait_ready(slot, engine, api, self.load.probe(), wanted, limit_ns, self.clock)
         pool.give_back(slot)
         found.ready_ns = ready.ended_ns
-        found.ready_offset = _size(self.folder)
+        found.ready_offset = log_size(self.folder.log)
         found.steps.append(ready)
         self.note("boot_ready", seconds=(found.ready_ns - engine.spawned_ns) / SECOND_NS)
         spawned_wall_ns = self.clock.wall_ns() - (self.clock.now_ns() - engine.spawned_ns) if engine.cold else None
@@ -149,7 +149,7 @@ class Session:
             await self._check_restart(api)
         hung = next((item for item in outcomes if item.outcome == TIMEOUT), None)
         if hung is not None:
-            health = "/health still answers 200" if await is_healthy(api) else "/health does not answer"
+            health = await say_health(api)
             raise EngineFailed(
                 f"{what}: no token came any more ({hung.reason}); {health}",
                 str(self.engine.log),
@@ -183,11 +183,11 @@ class Session:
         began_ns = self.clock.now_ns()
         c = min(MAX_WARMUP_C, max(window.widest for window in self.load.windows))
         sent = 0
-        self.found.phases.append((_size(self.folder), WARMUP))
+        self.found.phases.append((log_size(self.folder.log), WARMUP))
 
         async def play(_number: int) -> Round:
             nonlocal sent
-            offset = _size(self.folder)
+            offset = log_size(self.folder.log)
             outcomes: list[Outcome] = []
             for at_once in sorted({1, c}):
                 count = max(at_once, len(self.load.warmup))
@@ -245,7 +245,7 @@ class Session:
     ) -> Scrape:
         """Play a window. Takes the counters as the last one left them and returns them as this one does."""
         load = self.experiment.file.load
-        self.found.phases.append((_size(self.folder), window.name))
+        self.found.phases.append((log_size(self.folder.log), window.name))
         # SGLang has acceptance as a gauge only. Looking at it takes time of ours, so never in a window that decides.
         sampled = not window.deciding and before.text is not None and needs_sampling(before.text)
         gauges = GaugeWatch(api, self.clock) if sampled else None
@@ -264,7 +264,7 @@ class Session:
         finally:
             if looking is not None:
                 looking.cancel()
-        self.found.phases.append((_size(self.folder), ""))
+        self.found.phases.append((log_size(self.folder.log), ""))
         await asyncio.to_thread(self.folder.sync)
         await self._check_same(api, played)
         after = await self._scrape(number, api)
@@ -284,8 +284,8 @@ class Session:
         if played.stopped_early is None and any(item.outcome == OK for item in played.outcomes):
             return
         if played.stalled:
-            healthy = "/health still answers 200" if await is_healthy(api) else "/health does not answer"
-            raise EngineFailed(f"{played.stopped_early}; {healthy}", str(self.engine.log), diagnosis="stalled")
+            health = await say_health(api)
+            raise EngineFailed(f"{played.stopped_early}; {health}", str(self.engine.log), diagnosis="stalled")
         said = Counter(item.reason or item.outcome for item in played.outcomes if item.outcome != OK)
         ((most, _),) = said.most_common(1) or [("nothing was sent", 0)]
         problem = played.stopped_early or f"all {len(played.outcomes)} requests of a window failed"
@@ -310,13 +310,6 @@ class Session:
             )
         if self.owner is not None and owner is None:
             check_owner(self.engine, ready=True)
-
-
-def _size(folder: BootFolder) -> int:
-    try:
-        return folder.log.stat().st_size
-    except OSError:
-        return 0
 
 
 def _window_facts(

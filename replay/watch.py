@@ -6,12 +6,11 @@ grows without end and a disk that fills up end a boot too, each with its own dia
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from pathlib import Path
 
 from profiles.errors import EngineFailed, FirsttokenError
 from profiles.units import format_bytes
 from replay.clock import Clock
-from replay.engines import Engine
+from replay.engines import Engine, log_size
 from replay.surroundings import MemoryWatch
 
 
@@ -35,7 +34,7 @@ class Watch:
 
     def look(self) -> FirsttokenError | None:
         """The first limit that is broken now."""
-        written = _size(self.engine.log)
+        written = log_size(self.engine.log)
         if written > self.log_limit_bytes:
             limit = format_bytes(self.log_limit_bytes)
             return EngineFailed(
@@ -55,10 +54,3 @@ class Watch:
                 diagnosis="memory",
             )
         return None
-
-
-def _size(path: Path) -> int:
-    try:
-        return path.stat().st_size
-    except OSError:
-        return 0

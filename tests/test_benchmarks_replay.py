@@ -7,13 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.raw_file import RawFile
 from benchmarks.replay.claims import make_claims
 from benchmarks.replay.clients import FLOOR, OURS, opened_of, play
 from benchmarks.replay.figures import by_round, median_of, over_engine_ns, ttft_errors_ns, wrong_of
 from benchmarks.replay.jobs import Job, Seen
 from benchmarks.replay.pairs import Reading, pair, pair_all, reading_of
 from benchmarks.replay.processes import REALTIME, Engine
-from benchmarks.replay.raw import LEVELS, TEN, BatchLine, Line, RawFile, RunLine, SkippedLine, read_raw
+from benchmarks.replay.raw import LEVELS, TEN, BatchLine, Line, RunLine, SkippedLine, read_raw
 from benchmarks.replay.run import busy_ns
 from benchmarks.replay.schedule import MS, SEVERAL, TOOL_CALLS, TRAPS, Schedule, Truth
 from benchmarks.replay.table import render

@@ -8,6 +8,7 @@ import msgspec
 
 from benchmarks.capture.jobs import Batch
 from benchmarks.capture.measure import Memory
+from benchmarks.raw_file import read_raw_lines
 
 
 class RunLine(msgspec.Struct, frozen=True, tag="run"):
@@ -55,22 +56,6 @@ class MemoryLine(msgspec.Struct, frozen=True, tag="memory"):
 Line = RunLine | SkippedLine | BatchLine | MemoryLine
 
 
-class RawFile:
-    """Appends lines to a new file."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("xb", buffering=0)
-
-    def add(self, line: Line) -> None:
-        self._file.write(msgspec.json.encode(line) + b"\n")
-
-    def close(self) -> None:
-        self._file.close()
-
-
 def read_raw(path: Path) -> Iterator[Line]:
     """Every line of a raw file. Raises msgspec.DecodeError where one is not ours."""
-    decoder = msgspec.json.Decoder(Line)
-    with path.open("rb") as file:
-        for line in file:
-            yield decoder.decode(line)
+    return read_raw_lines(path, msgspec.json.Decoder(Line))

@@ -18,10 +18,11 @@ import click
 from benchmarks.capture.jobs import Batch
 from benchmarks.capture.measure import read_memory, settled_cpu
 from benchmarks.capture.processes import Engine, Player, describe_machine
-from benchmarks.capture.raw import BatchLine, MemoryLine, RawFile, RunLine, SkippedLine, read_raw
+from benchmarks.capture.raw import BatchLine, MemoryLine, RunLine, SkippedLine, read_raw
 from benchmarks.capture.scenarios import ALL, MEGABYTE, SCENARIOS, WARM, MemoryPlan, Scenario, Step, draw_order
 from benchmarks.capture.table import render
 from benchmarks.capture.variants import Running, Unavailable, start
+from benchmarks.raw_file import RawFile
 
 MEMORY = "memory"
 QUICK_SHARE = 0.15  # of the rounds

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from benchmarks.raw_file import read_raw_lines
 from benchmarks.replay.pairs import Pair
 
 LEVELS, TEN = "levels", "ten"
@@ -67,22 +68,6 @@ class HelpLine(msgspec.Struct, frozen=True, tag="help"):
 Line = RunLine | SkippedLine | BatchLine | HelpLine
 
 
-class RawFile:
-    """Appends lines to a new file."""
-
-    def __init__(self, path: Path) -> None:
-        self._file = path.open("xb", buffering=0)
-
-    def add(self, line: Line) -> None:
-        self._file.write(msgspec.json.encode(line) + b"\n")
-
-    def close(self) -> None:
-        self._file.close()
-
-
 def read_raw(path: Path) -> Iterator[Line]:
     """Every line of a raw file. Raises msgspec.DecodeError where one is not ours."""
-    decoder = msgspec.json.Decoder(Line)
-    with path.open("rb") as file:
-        for line in file:
-            yield decoder.decode(line)
+    return read_raw_lines(path, msgspec.json.Decoder(Line))

@@ -20,6 +20,7 @@ from types import FrameType
 import click
 
 from benchmarks.children import environment
+from benchmarks.raw_file import RawFile
 from benchmarks.replay.clients import KINDS, OURS
 from benchmarks.replay.command import COMMAND, play_command, read_first_boot, write_experiment
 from benchmarks.replay.jobs import Batch, Job
@@ -34,7 +35,7 @@ from benchmarks.replay.processes import (
     realtime_allowed,
     run_program,
 )
-from benchmarks.replay.raw import LEVELS, TEN, BatchLine, HelpLine, RawFile, RunLine, SkippedLine, read_raw
+from benchmarks.replay.raw import LEVELS, TEN, BatchLine, HelpLine, RunLine, SkippedLine, read_raw
 from benchmarks.replay.schedule import TRAPS, Record, Schedule, Truth
 from benchmarks.replay.table import render
 from benchmarks.replay.tools import TOOLS, Load

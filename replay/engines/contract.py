@@ -191,3 +191,11 @@ def tail(log: Path) -> tuple[str, ...]:
     except OSError:
         return ()
     return tuple(line for line in text.splitlines() if line.strip())[-LOG_TAIL_LINES:]
+
+
+def log_size(log: Path) -> int:
+    """How many bytes a log has by now; 0 where there is none yet."""
+    try:
+        return log.stat().st_size
+    except OSError:
+        return 0
