@@ -4,9 +4,14 @@ import math
 from collections.abc import Iterator, Sequence
 from typing import Final
 
+from analysis.acceptance_gain import acceptance_gain_lines
+from analysis.crossover import crossover_lines
 from analysis.findings import ArmReport, Report
 from analysis.lines import WIDTH, bullet, format_cell
 from analysis.operating_point import format_levels
+from analysis.parity import parity_lines
+from analysis.sensitivity import sensitivity_lines
+from analysis.split import split_lines
 from analysis.sweep import SweepPoint
 from profiles.units import format_duration
 
@@ -19,7 +24,15 @@ MIX: Final = "the mix"
 
 def described(arm: ArmReport, report: Report) -> list[str]:
     """The lines below an arm."""
-    lines = [line for text in _points(arm, report) for line in bullet(text)]
+    shown = arm.shown
+    more = (
+        *split_lines(shown.split),
+        *acceptance_gain_lines(shown.acceptance_gain),
+        *sensitivity_lines(shown.sensitivity),
+        *parity_lines(shown.output_lengths),
+        *_points(arm, report),
+    )
+    lines = [line for text in more for line in bullet(text)]
     lines += _throughput(arm)
     if arm.shown.sweep:
         lines += bullet(
@@ -27,6 +40,7 @@ def described(arm: ArmReport, report: Report) -> list[str]:
             "(describes, decides nothing)"
         )
         lines += sweep_table(arm.shown.sweep)
+        lines += [line for text in crossover_lines(shown.crossover) for line in bullet(text)]
     return lines
 
 

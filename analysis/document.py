@@ -7,7 +7,9 @@ from analysis import course
 from analysis.acceptance import AcceptanceFinding, not_measurable
 from analysis.document_shown import bench_document, doubt_document, shown_document
 from analysis.findings import ArmReport, Report
+from analysis.functional import functional_document
 from analysis.guards import relative
+from analysis.order import order_document
 from analysis.stats import Estimate, p_below, p_value
 from analysis.verdict import ClassFinding, GuardFinding, MeasureFinding
 from profiles.files import tool_version
@@ -45,6 +47,8 @@ def verdict_document(report: Report) -> dict[str, Any]:
         "cold": report.cold,
         "bench": bench_document(report),
         **doubt_document(report),
+        "order": order_document(report.order),
+        "post_hoc": report.post_hoc,
         "invalid": list(report.invalid),
         "warnings": list(report.warnings),
         "not_measurable": list(not_measurable(report.run)),
@@ -96,6 +100,8 @@ def _arm(arm: ArmReport) -> dict[str, Any]:
         ],
         "cached_share": arm.cached and {"arm": arm.cached[0], "baseline": arm.cached[1]},
         "discarded_blocks": [{"block": block, "reason": reason} for block, reason in arm.discarded_pairs],
+        "functional": functional_document(arm.functional),
+        "stopped": arm.stopped and {"look": arm.stopped.look, "verdict": arm.stopped.verdict},
         **shown_document(arm),
         "settle": arm.settle and {"blocks": arm.settle.blocks, "hours": arm.settle.hours},
     }

@@ -5,9 +5,14 @@ A concurrency is null where a window followed the recorded arrivals.
 
 from typing import Any
 
+from analysis.acceptance_gain import acceptance_gain_document
+from analysis.crossover import crossover_document
 from analysis.doubt import Lateness, worst_loop_lag, worst_schedule_lag
 from analysis.findings import ArmReport, Report
 from analysis.guards import relative
+from analysis.parity import parity_document
+from analysis.sensitivity import sensitivity_document
+from analysis.split import split_document
 from analysis.stats import Estimate
 
 
@@ -59,6 +64,11 @@ def shown_document(arm: ArmReport) -> dict[str, Any]:
         "batch_cap": shown.batch_cap,
         "queue": shown.queue,
         "cached_source": shown.cached_source,
+        "output_lengths": parity_document(shown.output_lengths),
+        "acceptance_gain": acceptance_gain_document(shown.acceptance_gain),
+        "sensitivity": sensitivity_document(shown.sensitivity),
+        "split": split_document(shown.split),
+        "crossover": crossover_document(shown.crossover),
         "sweep": [
             {"class": point.workload, "c": point.c, "measure": point.measure, **_change(point.estimate)}
             for point in shown.sweep

@@ -3,11 +3,19 @@
 from dataclasses import dataclass
 
 from analysis.acceptance import AcceptanceFinding
+from analysis.acceptance_gain import AcceptanceGain
 from analysis.bench_check import BenchCheck
 from analysis.boot_log import LogJudgement
 from analysis.course import Course
+from analysis.crossover import Crossover
 from analysis.doubt import DoubtfulWindow
+from analysis.functional import FunctionalFinding
+from analysis.looks import Stopped
+from analysis.order import OrderCheck
+from analysis.parity import OutputLengths
+from analysis.sensitivity import Scenario
 from analysis.settle import Settle
+from analysis.split import WorkloadSplit
 from analysis.stats import Estimate
 from analysis.sweep import SweepPoint
 from analysis.throughput import Throughput
@@ -43,6 +51,11 @@ class Shown:
     sweep: tuple[SweepPoint, ...]
     throughput: tuple[Throughput, ...]
     cached_source: str | None
+    output_lengths: OutputLengths | None
+    crossover: tuple[Crossover, ...]
+    acceptance_gain: tuple[AcceptanceGain, ...]
+    sensitivity: tuple[Scenario, ...]
+    split: tuple[WorkloadSplit, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,6 +76,8 @@ class ArmReport:
     cached: tuple[float, float] | None
     discarded_pairs: tuple[tuple[int, str], ...]
     settle: Settle | None
+    functional: tuple[FunctionalFinding, ...]
+    stopped: Stopped | None  # decided at an earlier look and not booted again
     shown: Shown
 
 
@@ -79,6 +94,8 @@ class Report:
     aa: tuple[AaFinding, ...]
     bench: tuple[BenchCheck, ...]
     doubtful: tuple[DoubtfulWindow, ...]
+    order: tuple[OrderCheck, ...]
+    post_hoc: str | None  # why nothing of this run may be adopted: the rule was amended after boots were measured
     invalid: tuple[str, ...]
     warnings: tuple[str, ...]
     arms: tuple[ArmReport, ...]

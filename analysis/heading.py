@@ -9,6 +9,7 @@ from analysis.findings import Report
 from analysis.lines import fold, format_estimate, labelled, wrap
 from analysis.measures import TITLES
 from analysis.operating_point import describe_point
+from analysis.order import order_lines
 from profiles.units import format_duration, format_percent
 
 
@@ -32,6 +33,8 @@ def heading(report: Report) -> list[str]:
             "  ",
         )
     lines += [line for reason in report.invalid for line in fold(f"INVALID RUN: {reason}", "", "  ")]
+    if report.post_hoc:
+        lines += fold(f"POST HOC: {report.post_hoc}", "", "  ")
     lines.append("")
     lines += labelled("Load", describe_point(report.run, experiment))
     lines += labelled("Lines", _material_lines(report))
@@ -39,6 +42,8 @@ def heading(report: Report) -> list[str]:
     if report.bench:
         checks = (f"{'FAILED: ' if check.status == 'fail' else ''}{check.text}" for check in report.bench)
         lines += labelled("Bench", f"{report.baseline} and its copy: {'; '.join(checks)}")
+    for text in order_lines(report.order):
+        lines += labelled("Order", text)
     lines += labelled("Machine", _machine(report))
     note = lateness_note(report.run) or course.lag_note(report.run)
     if note:

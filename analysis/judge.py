@@ -2,25 +2,34 @@
 
 import math
 from dataclasses import replace
+from typing import Any
 
 import polars as pl
 
 from analysis import boot_log, contrasts, course, stats
 from analysis.acceptance import AcceptanceFinding, acceptance_by_class, is_measurable
+from analysis.acceptance_gain import acceptance_gains
 from analysis.batch_caps import batch_cap, queue_note
 from analysis.bench import Bench, make_bench
 from analysis.bench_check import arrivals_of, bench_warnings, check_bench, pooled
-from analysis.cached import CachedShares, cached_shares
+from analysis.cached import cached_shares
 from analysis.contrasts import BlockMeans, Contrast
+from analysis.crossover import crossovers
 from analysis.doubt import deciding_notes, doubtful_windows
 from analysis.endings import remarks
 from analysis.faults import blockers, count_errors, instability, too_few
 from analysis.findings import AaFinding, ArmReport, Report, Shown, StepFinding
+from analysis.functional import functional_rejections, judge_functional
 from analysis.guards import judge_guard
 from analysis.load import counting_boots
+from analysis.looks import post_hoc_reason, stopped_arms
 from analysis.measures import TITLES
 from analysis.notes import run_notes
+from analysis.order import check_order
+from analysis.parity import length_blockers, output_lengths
+from analysis.sensitivity import scenarios
 from analysis.settle import settle
+from analysis.split import splits
 from analysis.sweep import sweep_points
 from analysis.throughput import throughputs
 from analysis.verdict import ClassFinding, Evidence, MeasureFinding, decide
@@ -60,6 +69,8 @@ def judge(run: Run, experiment: Experiment) -> Report:
         aa=aa,
         bench=checks,
         doubtful=doubtful,
+        order=check_order(bench),
+        post_hoc=post_hoc_reason(run, experiment),
         invalid=invalid,
         warnings=tuple(warnings + run_notes(bench, arms)),
         arms=tuple(arms),
@@ -104,6 +115,9 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
     )
     found = cached_shares(bench, against)
     cached = (found.arm, found.base) if found is not None else None
+    lengths = output_lengths(bench, against)
+    functional = judge_functional(bench, arm)
+    post_hoc = post_hoc_reason(run, bench.experiment)
     evidence = Evidence(
         arm=arm.name,
         baseline=bench.baseline,
@@ -111,8 +125,13 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
         guards=guards,
         invalid=invalid,
         too_few=tuple(too_few(bench, arm, against, measures, unstable=bool(unstable))),
-        broken=(*broken, *unstable),
-        blockers=(*blockers(bench, arm, against, cached), *log.blockers),
+        broken=(*functional_rejections(bench, functional), *broken, *unstable),
+        blockers=(
+            *([post_hoc] if post_hoc else []),
+            *blockers(bench, arm, against, cached),
+            *length_blockers(lengths, arm),
+            *log.blockers,
+        ),
         mixed_action=file.mixed.action,
     )
     verdict = decide(evidence)
@@ -139,22 +158,31 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
         settle=settle(measures, guards, blocks=len(against.blocks), hours_per_block=hours, alpha=bench.alpha)
         if verdict.word == "inconclusive" and bench.cold
         else None,
-        shown=_shown(bench, arm, against, found),
+        functional=functional,
+        stopped=stopped_arms(run).get(arm.name),
+        shown=Shown(
+            **_shown(bench, arm, against),
+            cached_source=found.source if found is not None else None,
+            output_lengths=lengths,
+            acceptance_gain=acceptance_gains(drafts, measures),
+            sensitivity=scenarios(bench, pairs, measures),
+            split=splits(bench, arm.name, measures),
+        ),
     )
 
 
-def _shown(bench: Bench, arm: Arm, against: Contrast, cached: CachedShares | None) -> Shown:
+def _shown(bench: Bench, arm: Arm, against: Contrast) -> dict[str, Any]:
     boots = [boot.facts for boot in bench.run.boots if boot.facts.arm == arm.name and boot.facts.status == DONE]
     cap = batch_cap(arm.argv, boots)
-    return Shown(
-        remarks=remarks(bench.run, arm.name),
-        arrivals_at=pooled(arrivals_of(bench, arm.name)),
-        batch_cap=cap,
-        queue=queue_note(cap, bench.run.manifest.get("windows") or []),
-        sweep=sweep_points(against.pairs),
-        throughput=throughputs(bench.run, against),
-        cached_source=cached.source if cached is not None else None,
-    )
+    return {
+        "remarks": remarks(bench.run, arm.name),
+        "arrivals_at": pooled(arrivals_of(bench, arm.name)),
+        "batch_cap": cap,
+        "queue": queue_note(cap, bench.run.manifest.get("windows") or []),
+        "sweep": sweep_points(against.pairs),
+        "crossover": crossovers(against.pairs),
+        "throughput": throughputs(bench.run, against),
+    }
 
 
 def _measures(bench: Bench, pairs: pl.DataFrame) -> tuple[MeasureFinding, ...]:

@@ -7,6 +7,7 @@ from analysis.described import described
 from analysis.doubt import left_out
 from analysis.endings import ending
 from analysis.findings import ArmReport, Report
+from analysis.functional import functional_lines
 from analysis.heading import heading
 from analysis.lines import CELL, WIDTH, bullet, format_cell, format_estimate, wrap
 from analysis.verdict import GuardFinding
@@ -50,12 +51,15 @@ def _arm(arm: ArmReport, report: Report) -> list[str]:
         lines += bullet(text)
     if arm.verdict.word == "workload-dependent":
         lines += _classes(arm)
-    for text in (*_ladder(arm, report), *map(_guard, arm.guards), *_log(arm, report), *_limits(arm)):
+    functional = functional_lines(arm.functional)
+    for text in (*_ladder(arm, report), *map(_guard, arm.guards), *functional, *_log(arm, report), *_limits(arm)):
         lines += bullet(text)
     return lines + described(arm, report)
 
 
 def _ladder(arm: ArmReport, report: Report) -> Iterator[str]:
+    if arm.stopped:
+        yield f"stopped early: decided after {arm.stopped.look} blocks and not booted again; its estimate leans outward"
     if arm.log.changes_nothing:
         yield f"changes nothing the boot log shows against {arm.log.changes_nothing}: same backend, same scheduling"
     if arm.log.same_as_baseline and arm.log.changes_nothing != report.baseline:

@@ -90,6 +90,9 @@ class Design(Table, frozen=True, kw_only=True):
     seed: int = 1
     ladder: Literal["cumulative", "flat"] = "cumulative"
     contrast: Contrast = Contrast()
+    # paired: the spread of each arm's own block differences. pooled: one spread for all arms, sharper with two or three
+    # blocks, and wrong where one arm scatters more than the others.
+    variance: Literal["paired", "pooled"] = "paired"
 
 
 class Material(Table, frozen=True, kw_only=True):
@@ -117,6 +120,17 @@ class GuardRule(Table, frozen=True, kw_only=True):
     direction: Literal["lower", "higher"] = "lower"
     role: Literal["deciding", "advisory"] = "deciding"
     headroom_reason: str | None = None
+
+
+class Functional(Table, frozen=True, kw_only=True):
+    """[functional]: a small fixed prompt set that every boot is asked beside the load, never timed.
+
+    An arm that answers it otherwise than the baseline does, beyond what the baseline's own copy does, is broken.
+    """
+
+    prompts: Literal["builtin", "off"] = "builtin"
+    file: str = ""  # a prompt set of one's own instead, JSON lines; relative to the experiment file
+    on_broken: Literal["reject", "note"] = "reject"
 
 
 class Mixed(Table, frozen=True, kw_only=True):
@@ -249,6 +263,7 @@ class ExperimentFile(Table, frozen=True, kw_only=True):
     design: Design = Design()
     measure: list[MeasureRule] = msgspec.field(default_factory=lambda: list(DEFAULT_MEASURES))
     guard: list[GuardRule] = []
+    functional: Functional = Functional()
     mixed: Mixed = Mixed()
     boot_log: BootLogRule = BootLogRule()
     discard: Discard = Discard()
