@@ -6,6 +6,8 @@ Members of the group are named here and imported when they are used, so that `--
 cause ends as one clear sentence and an exit code, without a traceback (`profiles.errors`).
 """
 
+import errno
+import os
 import sys
 from pathlib import Path
 
@@ -20,6 +22,10 @@ COMMANDS = {
     "capture": ("capture.check_cli:capture", "Check a capture, or delete what has outlived its use."),
     "concurrency": ("profiles.concurrency_cli:concurrency", "Show how many requests are really in flight."),
     "profile": ("profiles.cli:profile", "Build, show, compare, shape, import and export load profiles."),
+    "init": ("profiles.starter_cli:init", "Write a commented experiment.toml from a profile."),
+    "validate": ("profiles.validate_cli:validate", "Read an artefact wholly, and say what it is or what is wrong."),
+    "plan": ("analysis.plan_cli:plan", "Say what an experiment costs, and what it can decide."),
+    "doctor": ("replay.doctor_cli:doctor", "Check this machine before an evening is spent on boots."),
     "replay": ("replay.cli:replay", "Cold-boot each arm and replay the recorded load."),
     "report": ("analysis.cli:report", "Give one verdict per arm, by the rule fixed before the run."),
     "selftest": ("replay.selftest_cli:selftest", "Measure how wrong the client is on this machine."),
@@ -43,7 +49,8 @@ def _print_version(context: click.Context, _option: click.Parameter, wanted: boo
     context_settings={"help_option_names": ["-h", "--help"]},
 )
 @click.option("--version", is_flag=True, is_eager=True, expose_value=False, callback=_print_version, help="Show it.")
-def cli() -> None:
+@click.pass_context
+def cli(context: click.Context) -> None:
     """Record real LLM traffic, replay it against cold-booted engine configurations, get a verdict with its uncertainty.
 
     \b
@@ -51,12 +58,39 @@ def cli() -> None:
       firsttoken record --upstream http://127.0.0.1:8000 --listen 127.0.0.1:8100 --out my-capture --bodies full
       firsttoken concurrency my-capture
       firsttoken profile build my-capture -o my-profile
+      firsttoken init my-profile
+      firsttoken plan experiment.toml
       firsttoken replay experiment.toml -o my-run
       firsttoken report my-run
 
     Exit codes: 0 done, 1 failure, 2 wrong usage or input, 3 something inconclusive, 4 run invalid, 5 the load
     has changed (profile diff), 130 Ctrl-C.
     """
+    context.obj = {"ask_verdicts": ask_verdicts}
+
+
+def ask_verdicts(run: Path) -> dict[str, str]:
+    """The verdict of each arm of a run as it stands, by `report` in a process of its own: a replay has to stay small.
+
+    Raises FirsttokenError with what the report said, where it could not be made.
+    """
+    import subprocess
+    from tempfile import TemporaryDirectory
+
+    import orjson
+
+    with TemporaryDirectory(prefix="firsttoken-look-") as folder:
+        words = [sys.executable, "-m", "firsttoken", "report", str(run), "--json", "--no-html", "--out", folder]
+        done = subprocess.run(words, capture_output=True, check=False)
+    said = done.stderr.decode("utf-8", "replace").strip().splitlines()
+    if done.returncode not in REPORTED:
+        last = said[-1] if said else "it said nothing"
+        raise FirsttokenError(f"the report ended with exit code {done.returncode}: {last}")
+    return {arm["arm"]: arm["verdict"] for arm in orjson.loads(done.stdout)["arms"]}
+
+
+# Exit codes of `report` that come with verdicts.
+REPORTED = (0, 3, 4)
 
 
 DEMO_TIME_SCALE = 0.52
@@ -100,8 +134,9 @@ def demo(out: Path | None, seed: int) -> None:
     _headline("3 Do I change anything?")
     _step("report", folder / "run")
     _headline("What was made")
-    for name in ("capture", "profile", "experiment.toml", "run", "run/verdict.json"):
-        click.echo(f"  {folder / name}")
+    for name in ("capture", "profile", "experiment.toml", "run", "run/verdict.json", "run/report.html"):
+        if (folder / name).exists():
+            click.echo(f"  {folder / name}")
 
 
 # Run as a script, this module is not the one that an import would find.
@@ -126,7 +161,6 @@ def _step(*arguments: object) -> None:
 async def _record_production(folder: Path, seed: int) -> None:
     """An engine, the recorder in front of it, and people who ask. Both processes are stopped whatever happens."""
     import asyncio
-    import os
     from contextlib import AsyncExitStack
 
     from profiles.units import SECOND_NS
@@ -185,7 +219,33 @@ def main() -> None:
         sys.exit(0)
     except KeyboardInterrupt:
         sys.exit(130)
+    except OSError as error:
+        said = say_refused(error)
+        if said is None:
+            raise
+        click.echo(f"firsttoken: {said[0]}", err=True)
+        sys.exit(said[1])
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def say_refused(error: OSError) -> tuple[str, int] | None:
+    """What the system refused, in a sentence, and the exit code for it. None for an error that no path explains.
+
+    A path that a user gave is wrong usage (2); a full disk is a failure (1).
+    """
+    if error.filename is None and error.errno not in EXHAUSTED:
+        return None
+    reason = error.strerror or str(error)
+    place = f"{os.fsdecode(error.filename)}: " if isinstance(error.filename, str | bytes) else ""
+    return f"{place}{reason}", 2 if error.errno in MISTAKEN_PATH else 1
+
+
+# What a mistyped path leads to, and what a machine runs out of: then no path is named.
+MISTAKEN_PATH = frozenset(
+    (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM)
+    + (errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
+)
+EXHAUSTED = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
 
 
 if __name__ == "__main__":

@@ -38,6 +38,7 @@ LEAST_TTFT_NS: Final = 5 * MILLISECOND_NS
 # A median of fewer values is one request's, and one of other requests than were replayed is not comparable.
 LEAST_TTFTS: Final = 20
 LEAST_KNOWN: Final = 0.9
+NO_BOOT: Final = "no boot of the baseline has ended well yet"
 TITLES: Final = {"arrivals": "arrivals", "cached": "cached tokens", "ttft": "TTFT"}
 
 type Status = Literal["pass", "fail", "not checked"]
@@ -112,7 +113,8 @@ def _arrivals(bench: Bench) -> BenchCheck:
     fewest = min((sum(boot.values()) for boot in boots), default=0)
     difference = compare_arrivals(met, recorded)
     if not recorded or difference is None:
-        why = "the profile's are not known" if not recorded else "no boot of the baseline counted them"
+        counted = "no boot of the baseline counted them" if _booted(bench) else NO_BOOT
+        why = "the profile's are not known" if not recorded else counted
         return BenchCheck("arrivals", "not checked", f"arrivals not checked: {why}", None, MOST_VARIATION)
     if fewest < LEAST_ARRIVALS:
         text = f"arrivals not checked: {fewest} of {LEAST_ARRIVALS} arrivals"
@@ -134,7 +136,8 @@ def _cached(bench: Bench) -> BenchCheck:
     recorded = _captured(bench).get("cached_share")
     met = share_of_boots(bench, copies(bench))
     if recorded is None or met is None:
-        why = "the profile does not hold them" if recorded is None else "the engine does not say"
+        told = "the engine does not say" if _booted(bench) else NO_BOOT
+        why = "the profile does not hold them" if recorded is None else told
         text = f"cached tokens not checked: {why}"
         return BenchCheck("cached", "not checked", text, None, MOST_CACHED, recorded, met)
     difference = met - recorded
@@ -153,10 +156,12 @@ def _ttft(bench: Bench) -> BenchCheck:
     lack = None
     if not recorded or not known or not asked:
         lack = "the profile does not hold it"
-    elif known < LEAST_TTFTS or known < LEAST_KNOWN * asked:
+    elif known < LEAST_KNOWN * asked:
         lack = f"the profile holds it for {known} of {asked} requests"
+    elif known < LEAST_TTFTS:
+        lack = f"{known} requests, {LEAST_TTFTS} needed"
     elif from_due is None or from_send is None:
-        lack = "it was not measured"
+        lack = "it was not measured" if _booted(bench) else NO_BOOT
     if lack is not None or not recorded or from_due is None or from_send is None:
         return BenchCheck("ttft", "not checked", f"TTFT not checked: {lack}", None, MOST_TTFT, recorded, from_due)
     change = from_due / recorded - 1
@@ -169,6 +174,11 @@ def _ttft(bench: Bench) -> BenchCheck:
     near = abs(math.log1p(change)) <= math.log1p(MOST_TTFT) or abs(from_due - recorded) <= LEAST_TTFT_NS
     status: Status = "pass" if near else "fail"
     return BenchCheck("ttft", status, text, change, MOST_TTFT, recorded, round(from_due))
+
+
+def _booted(bench: Bench) -> bool:
+    """Whether a boot of the baseline or its copy counts yet."""
+    return any(arm in copies(bench) for arm, _ in counting_boots(bench.run))
 
 
 def _captured(bench: Bench) -> dict[str, Any]:

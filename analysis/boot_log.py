@@ -6,7 +6,7 @@ the line that names the chosen one.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median
 from typing import Final
@@ -35,6 +35,12 @@ class LogJudgement:
     blockers: tuple[str, ...]  # forbid adopt, and prove nothing against the arm
     changes_nothing: str | None  # the predecessor, where nothing tells the arm from it
     same_as_baseline: bool
+    compared: bool  # both sides have boots; without them nothing of these is known
+
+    @property
+    def clean(self) -> bool | None:
+        """Whether the arm has no fallback line that the baseline lacks; None where they could not be compared."""
+        return not self.new if self.compared else None
 
 
 def judge_logs(run: Run, experiment: Experiment, arm: Arm) -> LogJudgement:
@@ -44,9 +50,21 @@ def judge_logs(run: Run, experiment: Experiment, arm: Arm) -> LogJudgement:
     own = _boots(run, arm.name)
     theirs = [*_boots(run, baseline.name), *_boots(run, baseline.name + AA_SUFFIX)]
     before = theirs if predecessor is baseline else _boots(run, predecessor.name)
-    nothing = predecessor is not arm and shows_no_difference(own, before, arm.env, predecessor.env)
+    tolerance = file.boot_log.kv_tolerance
+
+    def alike(other: Sequence[BootFacts], env: Mapping[str, str]) -> bool:
+        return shows_no_difference(own, other, arm.env, env) and not _kv_apart((*own, *other), tolerance)
+
+    nothing = predecessor is not arm and alike(before, predecessor.env)
+    # A boot of the arm that failed shows its lines too. Only one that was measured to its end shows all of them, and
+    # what the baseline does not print is known from such a one.
+    booted = any(boot.facts.arm == arm.name for boot in run.boots)
+    lacking = [name for name, found in ((arm.name, booted), (baseline.name, theirs)) if not found]
+    if False:
+        note = f"not compared, no boot of {' and of '.join(lacking)} has ended well yet"
+        return LogJudgement((), (), (), (note,), (), None, False, compared=False)
     slow_notes, slow_blockers = _slow(run, own, theirs)
-    kv_blockers = _kv_sizes(arm, own, theirs, baseline.name, file.boot_log.kv_tolerance)
+    kv_blockers = _kv_sizes(arm, own, theirs, baseline.name, tolerance)
     return LogJudgement(
         new=tuple(new_lines(run, file, arm.name, baseline.name)),
         noted=tuple(new_lines(run, file, arm.name, baseline.name, NOTED)),
@@ -59,9 +77,8 @@ def judge_logs(run: Run, experiment: Experiment, arm: Arm) -> LogJudgement:
         ),
         blockers=(*kv_blockers, *slow_blockers),
         changes_nothing=predecessor.name if nothing else None,
-        same_as_baseline=nothing
-        if predecessor is baseline
-        else shows_no_difference(own, theirs, arm.env, baseline.env),
+        same_as_baseline=nothing if predecessor is baseline else alike(theirs, baseline.env),
+        compared=True,
     )
 
 
@@ -140,6 +157,12 @@ def _share_compiling(boots: Sequence[BootFacts], deciding: set[str]) -> float:
 
 def _of_boots(count: int, of: int) -> str:
     return f"{count} of {of} boots"
+
+
+def _kv_apart(boots: Iterable[BootFacts], tolerance: float) -> bool:
+    """Whether the KV caches of these boots differ by more than the rule allows, declared or not."""
+    found = [facts.kv_tokens for facts in boots if facts.kv_tokens]
+    return bool(found) and max(found) > min(found) * (1 + tolerance)
 
 
 def _kv_sizes(

@@ -2,6 +2,9 @@
 
 Within a block the differences of logarithms are averaged over the pairs of all deciding windows. Requests were given to
 the concurrency levels by their share of arrivals, so this plain mean is the mix at the observed operating point.
+
+A block boots the baseline twice. Against the baseline, the reference is the mean of the two logarithms: what one boot
+of it happened to be counts half, which takes a quarter off the variance between blocks at no machine time.
 """
 
 import math
@@ -25,6 +28,9 @@ _SIDE = ["ttft_ns", "tpot_ns", "cached_tokens", "prompt_tokens"]
 class Contrast:
     """The pairs of an arm and its reference: `pairs` has a row per request, the reference's columns end in `_base`.
 
+    Where the reference was booted twice in a block, `_base` of a measure is the geometric mean of both boots, and
+    `_first` and `_copy` are theirs alone.
+
     `blocks` are those that count, `discarded` those that do not, each with its reason, and `broken` those in which the
     arm's own failures left nothing to compare.
     """
@@ -35,10 +41,14 @@ class Contrast:
     blocks: tuple[int, ...]
     discarded: tuple[tuple[int, str], ...] = ()
     broken: tuple[int, ...] = ()
+    copy: str | None = None  # the second boot of the reference in each block
 
 
-def contrast(frame: pl.DataFrame, arm: str, base: str, planned: int) -> Contrast:
-    """Pair `arm` with `base`. `frame` comes from `with_measures`; `planned` deciding requests were asked."""
+def contrast(frame: pl.DataFrame, arm: str, base: str, planned: int, copy: str | None = None) -> Contrast:
+    """Pair `arm` with `base`, and with its second `copy` in the same block where there is one.
+
+    `frame` comes from `with_measures`; `planned` deciding requests were asked.
+    """
     left = frame.filter(pl.col("arm") == arm)
     right = frame.filter(pl.col("arm") == base)
     own_fault = ~pl.col("settled") & (pl.col("origin") == ENGINE)
@@ -59,12 +69,24 @@ def contrast(frame: pl.DataFrame, arm: str, base: str, planned: int) -> Contrast
         else:
             blocks.append(block)
     keep = pl.col("settled") & pl.col("block").is_in(blocks)
+    measures = list(COLUMNS.values())
+    again = frame.filter(keep & (pl.col("arm") == copy) if copy else pl.lit(False)).select([*KEY, *measures])
     pairs = (
         left.filter(keep)
         .select([*KEY, "kind", "deciding", "c", "workload", *_SIDE])
         .join(right.filter(keep).select([*KEY, *_SIDE]), on=KEY, how="inner", suffix="_base")
+        .join(again, on=KEY, how="left", suffix="_copy", maintain_order="left")
+        .with_columns(*(pl.col(f"{name}_base").alias(f"{name}_first") for name in measures))
+        .with_columns(*(_both_boots(name).alias(f"{name}_base") for name in measures))
     )
-    return Contrast(arm, base, pairs, tuple(blocks), tuple(discarded), tuple(broken))
+    return Contrast(arm, base, pairs, tuple(blocks), tuple(discarded), tuple(broken), copy)
+
+
+def _both_boots(name: str) -> pl.Expr:
+    """Geometric mean of a measure over the two boots of the reference; of one alone where the other lacks it."""
+    first, copy = pl.col(f"{name}_first").cast(pl.Float64), pl.col(f"{name}_copy").cast(pl.Float64)
+    both = (first.log() + copy.log()) / 2
+    return pl.when(copy.is_null() | first.is_null()).then(first).otherwise(both.exp())
 
 
 def deciding_pairs(pairs: pl.DataFrame) -> pl.DataFrame:
@@ -121,11 +143,18 @@ def _means(table: pl.DataFrame) -> dict[str, BlockMeans]:
 
 
 def quantile_differences(pairs: pl.DataFrame, measure: str, share: float) -> dict[int, float]:
-    """Block → ln of the arm's quantile − ln of the base's. Never pools boots before the quantile (type 7)."""
+    """Block → ln of the arm's quantile − mean ln of the quantiles of the base's boots.
+
+    Never pools boots before the quantile (type 7): averaged requests have thinner tails than any boot.
+    """
     column = COLUMNS[measure]
-    both = pairs.drop_nulls([column, f"{column}_base"])
-    sides = [pl.col(name).quantile(share, "linear").log() for name in (column, f"{column}_base")]
-    table = both.group_by("block").agg((sides[0] - sides[1]).alias("d")).drop_nulls("d").sort("block")
+    both = pairs.drop_nulls([column, f"{column}_first"])
+    own, first, copy = (
+        pl.col(name).quantile(share, "linear").log() for name in (column, f"{column}_first", f"{column}_copy")
+    )
+    table = both.group_by("block").agg(own.alias("own"), first.alias("first"), copy.alias("copy"))
+    base = pl.mean_horizontal("first", "copy")
+    table = table.select("block", (pl.col("own") - base).alias("d")).drop_nulls("d").sort("block")
     return dict(zip(table["block"].to_list(), table["d"].to_list(), strict=True))
 
 

@@ -1,14 +1,15 @@
 """The course of a run: which boots counted, how far it came, and whether it can be judged at all."""
 
+import hashlib
 from collections import Counter
 from dataclasses import dataclass
 from typing import Any
 
 from profiles.errors import FirsttokenError
 from profiles.experiment import Experiment
-from profiles.experiment_checks import discard_condition
+from profiles.experiment_checks import MIN_REACH, discard_condition, measure_parts
 from profiles.runs import DISCARDED, DONE, FAILED, NOT_CHECKED, BootFacts, Run
-from profiles.units import HOUR_NS, format_duration
+from profiles.units import HOUR_NS, format_duration, format_percent
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,20 +48,26 @@ def dropped_arms(run: Run) -> dict[str, str]:
     return {arm: reason or "it would not boot" for arm, reason in (failed | told).items()}
 
 
+def decided_arms(run: Run) -> dict[str, int]:
+    """Arm → the declared look, in blocks, that decided it while the run went on. It need not be booted again."""
+    told = (event for event in run.events if event.get("event") == "arm_decided")
+    return {str(event["arm"]): int(event["look"]) for event in told}
+
+
 def course_of(run: Run, experiment: Experiment) -> Course:
     """How far the run came, and which blocks a declared look covers."""
     order: list[list[str]] = run.manifest.get("order") or []
     planned = int(run.manifest.get("blocks") or len(order))
     ended = {(facts.arm, facts.block) for facts in facts_of(run, DONE, FAILED)}
     dropped = dropped_arms(run)
+    decided = decided_arms(run)
     complete = 0
     for block, arms in enumerate(order, start=1):
-        if not all((arm, block) in ended or arm in dropped for arm in arms):
+        if not all((arm, block) in ended or arm in dropped or block > decided.get(arm, block) for arm in arms):
             break
         complete = block
-    said_so = any(event.get("event") == "run_done" for event in run.events)
     seen = frozenset(block for _, block in ended)
-    if said_so or (order and complete == len(order)):
+    if _said_done(run) or (order and complete == len(order)):
         return Course(planned, complete, True, seen, None)
     due = [look for look in experiment.looks if look <= complete]
     if due:
@@ -73,14 +80,62 @@ def course_of(run: Run, experiment: Experiment) -> Course:
     return Course(planned, complete, False, seen, reason)
 
 
+def _said_done(run: Run) -> bool:
+    """Whether the run came to its end, under the rule that it has now: an amendment may have added blocks."""
+    told = [event.get("event") for event in run.events]
+    amended = max((at for at, name in enumerate(told) if name == "rule_amended"), default=-1)
+    return "run_done" in told[amended + 1 :]
+
+
 def rule_reasons(run: Run, experiment: Experiment) -> tuple[list[str], list[str]]:
-    """Why the rule makes the run invalid, and what is only worth a note."""
+    """Why the rule makes the run invalid, and what is only worth a note.
+
+    An amended rule is the one of the manifest, and no reason here: `looks.post_hoc_reason` says what it costs.
+    """
     fixed: dict[str, Any] = run.manifest.get("rule") or {}
-    if fixed.get("semantic_sha256") not in (None, experiment.semantic_sha256):
+    # The same bytes are the same rule, also where a later version knows more keys and so hashes another meaning.
+    same = fixed.get("bytes_sha256") == experiment.bytes_sha256
+    if not same and fixed.get("semantic_sha256") not in (None, experiment.semantic_sha256):
         return ["rule changed after the first boot: experiment.toml is not the one in the manifest"], []
-    if fixed.get("bytes_sha256") not in (None, experiment.bytes_sha256):
-        return [], ["experiment.toml was reformatted after the run started; its meaning is unchanged"]
-    return [], []
+    if not _leads_here(run, fixed):
+        return ["rule changed after the first boot: no amendment in events.jsonl leads to the one in the manifest"], []
+    unreached = [
+        f"{rule.name} decides, and production never reaches c = {parts['c']} ({format_percent(share)} of its arrivals)"
+        for rule in experiment.file.measure
+        if (parts := measure_parts(rule.name)) and "c" in parts and not rule.headroom_reason
+        if (share := reached_share(run, int(parts["c"]))) < MIN_REACH
+    ]
+    notes = [_kept_note(run, amendment) for amendment in fixed.get("amendments") or []]
+    if fixed.get("bytes_sha256") not in (None, experiment.bytes_sha256) or any(
+        event.get("event") == "rule_reformatted" for event in run.events
+    ):
+        notes.append("experiment.toml was reformatted after the run started; its meaning is unchanged")
+    return unreached, [note for note in notes if note]
+
+
+def _leads_here(run: Run, fixed: dict[str, Any]) -> bool:
+    """Whether the rule that was fixed, by way of the amendments that were told, is the one in the manifest."""
+    told = [event for event in run.events if event.get("event") == "rule_fixed" and "rule_sha256" in event]
+    at = told[0]["rule_sha256"] if told else None
+    for event in run.events if at is not None else ():
+        if event.get("event") == "rule_amended" and (event.get("old") or {}).get("bytes_sha256") == at:
+            at = (event.get("new") or {}).get("bytes_sha256")
+    return at is None or fixed.get("bytes_sha256") in (None, at)
+
+
+def _kept_note(run: Run, amendment: dict[str, Any]) -> str | None:
+    kept = run.path / str(amendment.get("kept_as"))
+    if kept.is_file() and hashlib.sha256(kept.read_bytes()).hexdigest() == amendment["old"]["bytes_sha256"]:
+        return None
+    return f"{kept.name}, the rule before an amendment, is missing or not the one that was amended"
+
+
+def reached_share(run: Run, c: int) -> float:
+    """Share of the arrivals that meet this concurrency or more: as recorded, or as the rule declares it."""
+    arrivals = (run.manifest.get("profile") or {}).get("arrivals_at") or {}
+    levels = arrivals or (run.manifest.get("operating_point") or {}).get("weights") or {}
+    total = sum(levels.values())
+    return sum(share for level, share in levels.items() if int(level) >= c) / total if total else 0.0
 
 
 def replacement_reasons(run: Run, experiment: Experiment) -> list[str]:
@@ -97,11 +152,13 @@ def replacement_reasons(run: Run, experiment: Experiment) -> list[str]:
 
 
 def fixed_before_ns(run: Run) -> int | None:
-    """How long before the first boot the rule was fixed, by the wall clock. None where the run does not say."""
-    fixed = [event["wall_ns"] for event in run.events if event.get("event") == "rule_fixed" and "wall_ns" in event]
+    """How long before the first boot the rule was fixed, by the wall clock: the rule that the run has now, so the time
+    of its last amendment. None where the run does not say."""
+    told = ("rule_fixed", "rule_amended")
+    fixed = [event["wall_ns"] for event in run.events if event.get("event") in told and "wall_ns" in event]
     starts = [event["wall_ns"] for event in run.events if event.get("event") == "boot_started" and "wall_ns" in event]
     starts += [boot.facts.wall_ns for boot in run.boots]
-    return min(starts) - fixed[0] if fixed and starts else None
+    return min(starts) - fixed[-1] if fixed and starts else None
 
 
 def machine_time_ns(run: Run) -> int:
@@ -113,7 +170,8 @@ def hours_per_block(run: Run) -> float:
     """Mean machine time of a counting boot × boots in a block; 0.0 where no boot was timed."""
     done = facts_of(run, DONE)
     order: list[list[str]] = run.manifest.get("order") or []
-    arms = len(order[0]) if order else len({facts.arm for facts in done})
+    # A new arm of an amended rule is only in the later blocks.
+    arms = max(map(len, order)) if order else len({facts.arm for facts in done})
     spent = [ns for ns in map(_spent_ns, done) if ns is not None]
     return arms * sum(spent) / len(spent) / HOUR_NS if spent else 0.0
 
@@ -123,15 +181,24 @@ def _spent_ns(facts: BootFacts) -> int | None:
 
 
 def not_checked(run: Run, experiment: Experiment) -> tuple[str, ...]:
-    """Conditions of discard.when that boots which count were not judged by, each with the reason."""
+    """What the rule asks of boots and those that count were not held to: conditions of discard.when, and a cool-down.
+    Each with the reason."""
     boots = facts_of(run, DONE)
     found = []
     for entry in experiment.file.discard.when:
         name = (discard_condition(entry) or (entry, None))[0]
         reasons = Counter(why for facts in boots if (why := _unseen(name, facts)) is not None)
-        for why, count in reasons.items():
-            found.append(f"{entry}: {why}" + (f" (in {count} of {len(boots)} boots)" if count < len(boots) else ""))
-    return tuple(found)
+        found += _say_reasons(entry, reasons, len(boots))
+    warm = [step for facts in boots for step in facts.steps if step.name == "cool_down" and step.proof is None]
+    reasons = Counter(str(step.facts.get("missing", "the run does not say")) for step in warm)
+    return (*found, *_say_reasons("engine.cool_down_c", reasons, len(boots)))
+
+
+def _say_reasons(entry: str, reasons: Counter[str], boots: int) -> list[str]:
+    return [
+        f"{entry}: {why}" + (f" (in {count} of {boots} boots)" if count < boots else "")
+        for why, count in reasons.items()
+    ]
 
 
 def _unseen(name: str, facts: BootFacts) -> str | None:

@@ -11,7 +11,7 @@ from analysis.lines import WIDTH, bullet, format_cell
 from analysis.operating_point import format_levels
 from analysis.parity import parity_lines
 from analysis.sensitivity import sensitivity_lines
-from analysis.split import split_lines
+from analysis.split_shown import split_lines
 from analysis.sweep import SweepPoint
 from profiles.units import format_duration
 
@@ -33,7 +33,7 @@ def described(arm: ArmReport, report: Report) -> list[str]:
         *_points(arm, report),
     )
     lines = [line for text in more for line in bullet(text)]
-    lines += _throughput(arm)
+    lines += _throughput(arm, report)
     if arm.shown.sweep:
         lines += bullet(
             f"sweep, change against {report.baseline} in %: of TTFT less is better, of the decode rate more "
@@ -55,17 +55,19 @@ def _points(arm: ArmReport, report: Report) -> Iterator[str]:
     yield from (f"remark: {remark}" for remark in shown.remarks)
 
 
-def _throughput(arm: ArmReport) -> list[str]:
+def _throughput(arm: ArmReport, report: Report) -> list[str]:
     """Output tokens per second, unless a guard says it already."""
     guarded = {guard.metric for guard in arm.guards}
     rates = [item for item in arm.shown.throughput if item.workload or f"throughput@c={item.c}" not in guarded]
     lines: list[str] = []
     for limit_ns, c in dict.fromkeys((item.limit_ns, item.c) for item in rates):
-        lines += bullet(f"tokens/s at c = {c} in {format_duration(limit_ns)}, change in % (describes, decides nothing)")
+        limit = "" if report.relative else f" in {format_duration(limit_ns)}"
+        lines += bullet(f"tokens/s at c = {c}{limit}, change in % (describes, decides nothing)")
         for item in rates:
             if (item.limit_ns, item.c) == (limit_ns, c):
-                numbers = f"{_number(item.base_tokens_per_s)} → {_number(item.tokens_per_s)}".rjust(_RATES)
-                lines += _row(f"  {item.workload or MIX}", f"{numbers}  {format_cell(item.estimate)}")
+                rates_text = f"{_number(item.base_tokens_per_s)} → {_number(item.tokens_per_s)}".rjust(_RATES) + "  "
+                numbers = "" if report.relative else rates_text
+                lines += _row(f"  {item.workload or MIX}", f"{numbers}{format_cell(item.estimate)}")
     return lines
 
 

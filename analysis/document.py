@@ -9,7 +9,10 @@ from analysis.document_shown import bench_document, doubt_document, shown_docume
 from analysis.findings import ArmReport, Report
 from analysis.functional import functional_document
 from analysis.guards import relative
+from analysis.looks import stopped_document
 from analysis.order import order_document
+from analysis.sequences import anytime
+from analysis.split_shown import best_split_document
 from analysis.stats import Estimate, p_below, p_value
 from analysis.verdict import ClassFinding, GuardFinding, MeasureFinding
 from profiles.files import tool_version
@@ -28,6 +31,7 @@ def verdict_document(report: Report) -> dict[str, Any]:
         "format": FORMAT,
         "version": VERSION,
         "tool": tool_version(),
+        "relative": False,
         "rule_id": rule.id,
         "rule_sha256": report.experiment.bytes_sha256,
         "rule_semantic_sha256": report.experiment.semantic_sha256,
@@ -45,6 +49,7 @@ def verdict_document(report: Report) -> dict[str, Any]:
             "finished": report.course.finished,
         },
         "cold": report.cold,
+        "variance": report.experiment.file.design.variance,
         "bench": bench_document(report),
         **doubt_document(report),
         "order": order_document(report.order),
@@ -54,6 +59,7 @@ def verdict_document(report: Report) -> dict[str, Any]:
         "not_measurable": list(not_measurable(report.run)),
         "not_checked": list(course.not_checked(report.run, report.experiment)),
         "arms": [_arm(arm) for arm in report.arms],
+        "best_split": best_split_document(report.best_split),
         "skipped": report.run.manifest.get("skipped") or [],
         "discarded": [_boot(facts) for facts in report.discarded],
         "failed": [_boot(facts) for facts in report.failed],
@@ -84,7 +90,7 @@ def _arm(arm: ArmReport) -> dict[str, Any]:
         "boots": arm.boots,
         "guards": [_guard(guard) for guard in arm.guards],
         "boot_log": {
-            "clean": not arm.log.new,
+            "clean": arm.log.clean,
             "new": list(arm.log.new),
             "noted": list(arm.log.noted),
             "allowed": [{"signature": line, "reason": reason} for line, reason in arm.log.allowed],
@@ -101,9 +107,10 @@ def _arm(arm: ArmReport) -> dict[str, Any]:
         "cached_share": arm.cached and {"arm": arm.cached[0], "baseline": arm.cached[1]},
         "discarded_blocks": [{"block": block, "reason": reason} for block, reason in arm.discarded_pairs],
         "functional": functional_document(arm.functional),
-        "stopped": arm.stopped and {"look": arm.stopped.look, "verdict": arm.stopped.verdict},
+        "stopped": stopped_document(arm.stopped),
         **shown_document(arm),
         "settle": arm.settle and {"blocks": arm.settle.blocks, "hours": arm.settle.hours},
+        "settle_otherwise": arm.settle_otherwise,
     }
 
 
@@ -134,12 +141,26 @@ def _measure(finding: MeasureFinding) -> dict[str, Any]:
         # A gain that cannot be had (the baseline is faster than the gain asked for) has no line.
         "line": math.expm1(finding.line) if math.isfinite(finding.line) else None,
         "margin": finding.margin,
+        "anytime": _interval(anytime(estimate)),
         "p_no_change": p_value(estimate) if estimate else None,
-        "p_not_material": p_below(estimate, finding.line) if estimate and math.isfinite(finding.line) else None,
+        "p_not_material": _p_not_material(finding),
         "coverage": finding.coverage,
         "baseline_ms": finding.baseline_ms,
         "classes": [_class(item) for item in finding.classes],
     }
+
+
+def _interval(estimate: Estimate | None) -> dict[str, float | None]:
+    _, low, high = relative(estimate)
+    return {"low": low, "high": high}
+
+
+def _p_not_material(finding: MeasureFinding) -> float | None:
+    if finding.estimate is None or not math.isfinite(finding.line):
+        return None
+    if finding.higher:
+        return p_below(finding.estimate.negated(), -finding.line)
+    return p_below(finding.estimate, finding.line)
 
 
 def _class(item: ClassFinding) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from analysis.bench import Bench
 from analysis.contrasts import Contrast
 from analysis.endings import ending
 from analysis.guards import ErrorCount
-from analysis.settle import one_boot_statement
-from analysis.verdict import MIN_BLOCKS, MeasureFinding
+from analysis.settle import one_boot_notes, one_boot_statement
+from analysis.verdict import MIN_BLOCKS, GuardFinding, MeasureFinding
 from profiles.experiment import Arm
 from profiles.records import OK
 from profiles.runs import AA_SUFFIX, DISCARDED, DONE, FAILED, BootFacts
@@ -30,7 +30,13 @@ NOT_COLD: Final = (
 
 
 def too_few(
-    bench: Bench, arm: Arm, against: Contrast, measures: tuple[MeasureFinding, ...], *, unstable: bool
+    bench: Bench,
+    arm: Arm,
+    against: Contrast,
+    measures: tuple[MeasureFinding, ...],
+    guards: tuple[GuardFinding, ...],
+    *,
+    unstable: bool,
 ) -> list[str]:
     """Why the arm cannot be decided yet. What it broke itself is no lack of evidence: that counts against it.
 
@@ -47,7 +53,7 @@ def too_few(
     if usable >= MIN_BLOCKS or (unstable and usable + lost >= MIN_BLOCKS):
         return reasons
     if usable == 1 and (statement := one_boot_statement(measures[0], arm.name, bench.alpha)):
-        return [statement, *reasons]
+        return [statement, *one_boot_notes(measures, guards), *reasons]
     found = "1 usable block" if usable == 1 else f"{usable} usable blocks"
     return [f"too few blocks: {found}, at least {MIN_BLOCKS} are needed", *reasons]
 
@@ -74,8 +80,8 @@ def instability(bench: Bench, arm: str) -> list[str]:
     failed, asked = contrasts.failures(bench.frame, arm)
     base_failed, base_asked = contrasts.failures(bench.frame, bench.baseline)
     if asked and failed / asked > FAILED_SHARE:
-        ceiling = stats.binomial_upper(base_failed, base_asked) if base_asked else 1.0
-        if stats.binomial_lower(failed, asked) > ceiling:
+        ceiling = stats.binomial_upper(base_failed, base_asked, bench.alpha) if base_asked else 1.0
+        if stats.binomial_lower(failed, asked, bench.alpha) > ceiling:
             rate, base = format_percent(failed / asked), format_percent(base_failed / base_asked)
             reasons.append(f"unstable: {rate} of its requests failed or timed out, {base} of the baseline's")
     return reasons

@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 from analysis.acceptance import AcceptanceFinding
 from analysis.acceptance_gain import AcceptanceGain
+from analysis.bench import Bench
 from analysis.bench_check import BenchCheck
 from analysis.boot_log import LogJudgement
 from analysis.course import Course
@@ -15,7 +16,7 @@ from analysis.order import OrderCheck
 from analysis.parity import OutputLengths
 from analysis.sensitivity import Scenario
 from analysis.settle import Settle
-from analysis.split import WorkloadSplit
+from analysis.split import BestSplit, WorkloadSplit
 from analysis.stats import Estimate
 from analysis.sweep import SweepPoint
 from analysis.throughput import Throughput
@@ -79,6 +80,7 @@ class ArmReport:
     functional: tuple[FunctionalFinding, ...]
     stopped: Stopped | None  # decided at an earlier look and not booted again
     shown: Shown
+    settle_otherwise: str | None = None  # what would settle an inconclusive arm where more blocks alone would not
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,6 +95,7 @@ class Report:
     course: Course
     aa: tuple[AaFinding, ...]
     bench: tuple[BenchCheck, ...]
+    data: Bench  # what was judged: the frame of the requests and the pairs of arms, for pictures
     doubtful: tuple[DoubtfulWindow, ...]
     order: tuple[OrderCheck, ...]
     post_hoc: str | None  # why nothing of this run may be adopted: the rule was amended after boots were measured
@@ -101,6 +104,8 @@ class Report:
     arms: tuple[ArmReport, ...]
     discarded: tuple[BootFacts, ...]
     failed: tuple[BootFacts, ...]
+    best_split: tuple[BestSplit, ...] = ()  # where several arms depend on the workload
+    relative: bool = False  # absolute figures, host names and paths are left out (`relative`)
 
     @property
     def exit_code(self) -> int:

@@ -10,6 +10,7 @@ import polars as pl
 
 from analysis import stats
 from analysis.contrasts import Contrast, block_means, deciding_pairs, fewest_values, quantile_differences
+from analysis.course import reached_share
 from analysis.stats import Estimate
 from analysis.throughput import throughput_differences, unsound_blocks
 from analysis.verdict import GuardFinding, GuardStatus
@@ -34,7 +35,7 @@ def judge_guard(
     """One guard of the rule for one arm. `alpha` is one-sided."""
     parts = guard_parts(rule.metric) or {}
     role, reason = rule.role, ""
-    if role == "deciding" and "c" in parts and not rule.headroom_reason and not reached(run, int(parts["c"])):
+    if "c" in parts and not rule.headroom_reason and not reached(run, int(parts["c"])):
         role, reason = "advisory", f"production never reaches c = {parts['c']}"
     if "errors" in parts:
         return _error_rate(rule, errors, max(1, len(contrast.blocks)), alpha)
@@ -45,7 +46,9 @@ def judge_guard(
         name = parts["quantile"].removeprefix("ttft_")
         pairs = deciding_pairs(contrast.pairs)
         have, needed = fewest_values(pairs, "ttft"), QUANTILE_NEEDS[name]
-        if have >= needed:
+        if not contrast.blocks:
+            lack = "not measured"
+        elif have >= needed:
             differences = quantile_differences(pairs, "ttft", int(name[1:]) / 100)
         else:
             lack = f"{name} not reported (n = {have} per boot, {needed} needed)"
@@ -88,11 +91,8 @@ def _expm1(value: float | None) -> float | None:
 
 
 def reached(run: Run, c: int) -> bool:
-    """Whether enough of the profile's arrivals meet this concurrency."""
-    arrivals = run.manifest.get("profile", {}).get("arrivals_at") or {}
-    total = sum(arrivals.values())
-    above = sum(count for level, count in arrivals.items() if int(level) >= c)
-    return bool(total) and above / total >= MIN_REACH
+    """Whether enough of production's arrivals meet this concurrency."""
+    return reached_share(run, c) >= MIN_REACH
 
 
 def _error_rate(rule: GuardRule, count: ErrorCount, blocks: int, alpha: float) -> GuardFinding:

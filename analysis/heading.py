@@ -1,65 +1,95 @@
-"""The head of the report for a terminal: the rule, the load, the bench, and what a reader must know before the arms."""
+"""The head of the report: the rule and what a reader must know before the verdicts, then the load and the bench."""
 
 import math
+from collections.abc import Iterator
 
 from analysis import course
 from analysis.acceptance import not_measurable
 from analysis.doubt import lateness_note
 from analysis.findings import Report
 from analysis.lines import fold, format_estimate, labelled, wrap
-from analysis.measures import TITLES
+from analysis.measures import title_of
 from analysis.operating_point import describe_point
 from analysis.order import order_lines
+from analysis.relative import LEFT_OUT, relative_text
 from profiles.units import format_duration, format_percent
 
 
 def heading(report: Report) -> list[str]:
-    """The lines above the first arm."""
+    """The lines above the table of verdicts."""
     experiment = report.experiment
-    before = course.fixed_before_ns(report.run)
-    fixed = "not recorded when it was fixed"
-    if before is not None:
-        fixed = f"fixed {format_duration(before)} {'before' if before >= 0 else 'AFTER'} the first boot"
-        fixed = fixed.replace("−", "")
-    lines = wrap(f"Rule {experiment.file.rule.id}: {experiment.file.rule.question}".rstrip(": "))
-    lines += wrap(f"sha256 {experiment.bytes_sha256[:12]}, meaning {experiment.semantic_sha256[:12]}, {fixed}", "  ")
+    question = experiment.file.rule.question
+    if report.relative:
+        question = relative_text(question, report)
+    lines = wrap(f"Rule {experiment.file.rule.id}: {question}".rstrip(": "))
+    lines += wrap(f"{hashes(report)}, {fixed(report)}", "  ")
+    return lines + [line for text in cautions(report) for line in fold(text, "", "  ")]
+
+
+def hashes(report: Report) -> str:
+    """Of the rule: its bytes, and its meaning."""
+    experiment = report.experiment
+    return f"sha256 {experiment.bytes_sha256[:12]}, meaning {experiment.semantic_sha256[:12]}"
+
+
+def fixed(report: Report) -> str:
+    """`fixed 12 h 00 min before the first boot`."""
+    before_ns = course.fixed_before_ns(report.run)
+    if before_ns is None:
+        return "not recorded when it was fixed"
+    how_long = "" if report.relative else f"{format_duration(abs(before_ns))} "
+    return f"fixed {how_long}{'before' if before_ns >= 0 else 'AFTER'} the first boot"
+
+
+def cautions(report: Report) -> Iterator[str]:
+    """What a reader must know before the first verdict."""
     if report.simulated:
-        lines.append("SIMULATED ENGINE: no number here is about hardware")
+        yield "SIMULATED ENGINE: no number here is about hardware"
+    if report.relative:
+        yield f"RELATIVE FIGURES ONLY: {LEFT_OUT} stands for what was left out"
     if not report.cold:
-        lines += fold(
+        yield (
             "NO COLD BOOT: the engine was up already. Blocks are visits to one engine and no replicates of a boot: the "
-            "intervals leave out what varies between boots, and nothing is decided",
-            "",
-            "  ",
+            "intervals leave out what varies between boots, and nothing is decided"
         )
-    lines += [line for reason in report.invalid for line in fold(f"INVALID RUN: {reason}", "", "  ")]
+    for reason in report.invalid:
+        yield f"INVALID RUN: {reason}"
     if report.post_hoc:
-        lines += fold(f"POST HOC: {report.post_hoc}", "", "  ")
-    lines.append("")
-    lines += labelled("Load", describe_point(report.run, experiment))
-    lines += labelled("Lines", _material_lines(report))
-    lines += labelled("A/A", _aa(report))
+        yield f"POST HOC: {report.post_hoc}"
+
+
+def circumstances(report: Report) -> list[str]:
+    """The lines below the table: each with its label."""
+    return [line for label, text in facts(report) for line in labelled(label, text)]
+
+
+def facts(report: Report) -> Iterator[tuple[str, str]]:
+    """Load, lines, A/A, bench, order, machine, client and notes: label and text."""
+    yield "Load", describe_point(report.run, report.experiment)
+    yield "Lines", _material_lines(report)
+    yield "A/A", _aa(report)
     if report.bench:
         checks = (f"{'FAILED: ' if check.status == 'fail' else ''}{check.text}" for check in report.bench)
-        lines += labelled("Bench", f"{report.baseline} and its copy: {'; '.join(checks)}")
+        yield "Bench", f"{report.baseline} and its copy: {'; '.join(checks)}"
     for text in order_lines(report.order):
-        lines += labelled("Order", text)
-    lines += labelled("Machine", _machine(report))
-    note = lateness_note(report.run) or course.lag_note(report.run)
+        yield "Order", text
+    yield "Machine", _machine(report)
+    note = None if report.relative else lateness_note(report.run) or course.lag_note(report.run)
     if note:
-        lines += labelled("Client", note)
+        yield "Client", note
     if missing := not_measurable(report.run):
-        lines += labelled("Profile", f"not measurable: {', '.join(missing)}")
+        yield "Profile", f"not measurable: {', '.join(missing)}"
     for warning in report.warnings:
-        lines += labelled("Note", warning)
-    return lines
+        yield "Note", warning
 
 
 def _machine(report: Report) -> str:
     seen = report.course
-    boots = f"{len(report.run.boots)} {'boots' if report.cold else 'visits, none of them a boot'}"
+    many = len(report.run.boots)
+    boots = f"{many} {('boot' if many == 1 else 'boots') if report.cold else 'visits, none of them a boot'}"
+    spent = "" if report.relative else f"{format_duration(course.machine_time_ns(report.run))} in "
     return (
-        f"{format_duration(course.machine_time_ns(report.run))} in {boots}, {len(report.failed)} failed, "
+        f"{spent}{boots}, {len(report.failed)} failed, "
         f"{len(report.discarded)} discarded; {seen.complete} of {seen.planned} blocks complete"
     )
 
@@ -67,9 +97,12 @@ def _machine(report: Report) -> str:
 def _material_lines(report: Report) -> str:
     parts = []
     for rule in report.experiment.file.measure:
-        absolute = f" and {rule.material.absolute_ms:g} ms" if rule.material.absolute_ms else ""
+        absolute = ""
+        if rule.material.absolute_ms:
+            absolute = f" and {LEFT_OUT if report.relative else f'{rule.material.absolute_ms:g}'} ms"
         material = f"a gain is material from {format_percent(rule.material.relative)}{absolute}"
-        parts.append(f"{TITLES[rule.name]}: {material}, no worse within {format_percent(rule.margin)}")
+        headroom = f" (headroom: {rule.headroom_reason})" if rule.headroom_reason else ""
+        parts.append(f"{title_of(rule.name)}: {material}, no worse within {format_percent(rule.margin)}{headroom}")
     return "; ".join(parts)
 
 
@@ -78,8 +111,8 @@ def _aa(report: Report) -> str:
     for finding in report.aa:
         estimate = finding.estimate
         if estimate is None or estimate.half_width is None:
-            parts.append(f"{finding.measure} no interval")
+            parts.append(f"{title_of(finding.measure)} no interval")
             continue
         bias = format_percent(math.expm1(min(estimate.half_width, 50.0)))
-        parts.append(f"{finding.measure} {format_estimate(estimate)}, smallest visible bias {bias}")
+        parts.append(f"{title_of(finding.measure)} {format_estimate(estimate)}, smallest visible bias {bias}")
     return "; ".join(parts) + " (99 %)" if parts else "none: the noise floor of this bench is unknown"

@@ -4,11 +4,9 @@ import math
 from dataclasses import replace
 from typing import Any
 
-import polars as pl
-
 from analysis import boot_log, contrasts, course, stats
 from analysis.acceptance import AcceptanceFinding, acceptance_by_class, is_measurable
-from analysis.acceptance_gain import acceptance_gains
+from analysis.acceptance_gain import acceptance_gains, draftless_classes
 from analysis.batch_caps import batch_cap, queue_note
 from analysis.bench import Bench, make_bench
 from analysis.bench_check import arrivals_of, bench_warnings, check_bench, pooled
@@ -22,28 +20,39 @@ from analysis.findings import AaFinding, ArmReport, Report, Shown, StepFinding
 from analysis.functional import functional_rejections, judge_functional
 from analysis.guards import judge_guard
 from analysis.load import counting_boots
-from analysis.looks import post_hoc_reason, stopped_arms
-from analysis.measures import TITLES
+from analysis.looks import bench_at, post_hoc_reason, stopped_arms, stopped_notes
+from analysis.measured import Measured, measured, natural
+from analysis.measures import COLUMNS, higher_is_better, title_of
 from analysis.notes import run_notes
 from analysis.order import check_order
 from analysis.parity import length_blockers, output_lengths
+from analysis.pooling import pool, references
 from analysis.sensitivity import scenarios
-from analysis.settle import settle
-from analysis.split import splits
+from analysis.settle import settle, settle_otherwise
+from analysis.split import best_splits, splits
+from analysis.stats import Estimate, Pooled
 from analysis.sweep import sweep_points
 from analysis.throughput import throughputs
-from analysis.verdict import ClassFinding, Evidence, MeasureFinding, decide
+from analysis.verdict import MIN_BLOCKS, ClassFinding, Evidence, MeasureFinding, decide
 from profiles.experiment import Arm, Experiment, MeasureRule
-from profiles.runs import DISCARDED, DONE, FAILED, Run
+from profiles.runs import DISCARDED, DONE, FAILED, Boot, Run
 from profiles.units import format_change
 
-# A/A is judged at 99 % two-sided, so that one calibrated bench in a hundred is called invalid per measure.
+# A/A is judged at 99 % two-sided over all measures together, so that one calibrated bench in a hundred is called
+# invalid, however many measures the rule has.
 AA_ALPHA = 0.005
 
 
 def judge(run: Run, experiment: Experiment) -> Report:
     """Judge a run by its rule. Raises FirsttokenError if no boot was measured to its end."""
-    bench = make_bench(run, experiment)
+    return judge_bench(make_bench(run, experiment))
+
+
+def judge_bench(bench: Bench) -> Report:
+    """The same, once the run is loaded: what a calibration calls with a frame of its own."""
+    run, experiment = bench.run, bench.experiment
+    spreads, spread_warnings = pool(bench)
+    bench = replace(bench, pooled=spreads)
     aa, aa_invalid, aa_warnings = _judge_aa(bench)
     rule_invalid, notes = course.rule_reasons(run, experiment)
     invalid = (*rule_invalid, *aa_invalid, *course.replacement_reasons(run, experiment))
@@ -58,6 +67,8 @@ def judge(run: Run, experiment: Experiment) -> Report:
         + deciding_notes(doubtful, experiment.file.discard.when)
         + notes
         + aa_warnings
+        + spread_warnings
+        + stopped_notes([arm.stopped for arm in arms], {arm.arm: arm.verdict.word for arm in arms})
     )
     return Report(
         run=run,
@@ -68,6 +79,7 @@ def judge(run: Run, experiment: Experiment) -> Report:
         course=bench.course,
         aa=aa,
         bench=checks,
+        data=bench,
         doubtful=doubtful,
         order=check_order(bench),
         post_hoc=post_hoc_reason(run, experiment),
@@ -76,6 +88,7 @@ def judge(run: Run, experiment: Experiment) -> Report:
         arms=tuple(arms),
         discarded=tuple(course.facts_of(run, DISCARDED)),
         failed=tuple(course.facts_of(run, FAILED)),
+        best_split=best_splits(bench, [item for arm in arms for item in arm.shown.split]),
     )
 
 
@@ -83,29 +96,33 @@ def _judge_aa(bench: Bench) -> tuple[tuple[AaFinding, ...], list[str], list[str]
     copy = bench.run.manifest.get("aa")
     if not copy:
         return (), [], ["no second copy of the baseline was booted: the noise floor of this bench is unknown"]
-    means = contrasts.block_means(contrasts.deciding_pairs(bench.contrast(str(copy), bench.baseline).pairs))
+    rules = bench.experiment.file.measure
+    found = measured(rules, bench.run, bench.contrast(str(copy), bench.baseline))
     findings, invalid, warnings = [], [], []
-    for rule in bench.experiment.file.measure:
-        estimate = stats.paired_block_t(list(means[rule.name].differences.values()), AA_ALPHA)
+    for rule in rules:
+        title, means = title_of(rule.name), found[rule.name].mix
+        estimate = natural(stats.paired_block_t(list(means.differences.values()), AA_ALPHA / len(rules)), rule.name)
         findings.append(AaFinding(rule.name, estimate))
         if estimate is None or estimate.low is None or estimate.high is None:
-            warnings.append(f"A/A on {TITLES[rule.name]}: too few blocks for an interval")
+            warnings.append(f"A/A on {title}: too few blocks for an interval")
             continue
         if estimate.low > 0 or estimate.high < 0:
             change = format_change(math.expm1(estimate.mean))
-            invalid.append(
-                f"A/A failed: the bench cannot tell {bench.baseline} from itself ({TITLES[rule.name]} {change})"
-            )
-        if abs(estimate.mean) > abs(_line(rule, means[rule.name])):
-            warnings.append(f"A/A on {TITLES[rule.name]}: the mean alone is beyond the material line")
+            invalid.append(f"A/A failed: the bench cannot tell {bench.baseline} from itself ({title} {change})")
+        if 0 < abs(_line(rule, means)) < abs(estimate.mean):
+            warnings.append(f"A/A on {title}: the mean alone is beyond the material line")
     return tuple(findings), invalid, warnings
 
 
 def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[ArmReport]) -> ArmReport:
+    whole, stopped = bench.run, stopped_arms(bench.run).get(arm.name)
+    if stopped is not None:
+        bench = bench_at(bench, stopped)
+        bench = replace(bench, pooled=pool(bench)[0])
     run, file = bench.run, bench.experiment.file
     against = bench.contrast(arm.name, bench.baseline)
     pairs = contrasts.deciding_pairs(against.pairs)
-    measures = _measures(bench, pairs)
+    measures = _measures(bench, against)
     errors = count_errors(bench, arm.name)
     guards = tuple(judge_guard(rule, run, against, errors, alpha=bench.alpha) for rule in file.guard)
     unstable = instability(bench, arm.name)
@@ -124,7 +141,7 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
         measures=measures,
         guards=guards,
         invalid=invalid,
-        too_few=tuple(too_few(bench, arm, against, measures, unstable=bool(unstable))),
+        too_few=tuple(too_few(bench, arm, against, measures, guards, unstable=bool(unstable))),
         broken=(*functional_rejections(bench, functional), *broken, *unstable),
         blockers=(
             *([post_hoc] if post_hoc else []),
@@ -137,8 +154,9 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
     verdict = decide(evidence)
     stack = _stack_reason(bench.experiment, arm, above)
     if stack:
-        verdict = replace(verdict, reasons=(*verdict.reasons, stack))
-    hours = course.hours_per_block(run)
+        # Against the baseline the stack is judged as a whole; what this step alone did is the step contrast.
+        told = f"stack {verdict.word}" if verdict.word == "adopt" else "stack"
+        verdict = replace(verdict, reasons=(*verdict.reasons, f"{told}: {stack}"))
     drafts = _acceptance(bench, arm.name)
     return ArmReport(
         arm=arm.name,
@@ -146,7 +164,7 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
         measures=measures,
         guards=guards,
         blocks=len(against.blocks),
-        boots=sum(boot.facts.arm == arm.name for boot in run.boots),
+        boots=sum(boot.facts.arm == arm.name for boot in whole.boots),
         log=log,
         step=_step(bench, arm),
         acceptance={
@@ -155,20 +173,46 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
         drafts=drafts,
         cached=cached,
         discarded_pairs=against.discarded,
-        settle=settle(measures, guards, blocks=len(against.blocks), hours_per_block=hours, alpha=bench.alpha)
+        settle=settle(
+            measures,
+            guards,
+            blocks=len(against.blocks),
+            hours_per_block=course.hours_per_block(run),
+            alpha=bench.alpha,
+            look=_next_look(bench),
+        )
         if verdict.word == "inconclusive" and bench.cold
         else None,
+        settle_otherwise=settle_otherwise(
+            measures,
+            guards,
+            evidence.blockers,
+            cold=bench.cold,
+            blocks=len(against.blocks),
+            alpha=bench.alpha,
+        )
+        if verdict.word == "inconclusive"
+        else None,
         functional=functional,
-        stopped=stopped_arms(run).get(arm.name),
+        stopped=stopped,
         shown=Shown(
             **_shown(bench, arm, against),
             cached_source=found.source if found is not None else None,
             output_lengths=lengths,
-            acceptance_gain=acceptance_gains(drafts, measures),
+            acceptance_gain=acceptance_gains(
+                drafts, measures, draftless_classes(_counted(bench, bench.baseline)) if drafts else frozenset()
+            ),
             sensitivity=scenarios(bench, pairs, measures),
-            split=splits(bench, arm.name, measures),
+            split=splits(bench, arm.name, _of_the_mix(measures)) if verdict.word == "workload-dependent" else (),
         ),
     )
+
+
+def _next_look(bench: Bench) -> int | None:
+    """The blocks after which a run that is under way looks next; None where a look is due."""
+    if bench.course.undeclared is None:
+        return None
+    return min((look for look in bench.experiment.looks if look > bench.course.complete), default=None)
 
 
 def _shown(bench: Bench, arm: Arm, against: Contrast) -> dict[str, Any]:
@@ -185,46 +229,67 @@ def _shown(bench: Bench, arm: Arm, against: Contrast) -> dict[str, Any]:
     }
 
 
-def _measures(bench: Bench, pairs: pl.DataFrame) -> tuple[MeasureFinding, ...]:
+def _measures(bench: Bench, contrast: Contrast) -> tuple[MeasureFinding, ...]:
     rules = bench.experiment.file.measure
-    means = contrasts.block_means(pairs)
-    classes = contrasts.class_means(pairs)
+    found = measured(rules, bench.run, contrast)
     # Simultaneous over classes and measures: a split is called by whichever pair looks the most extreme.
-    alpha = bench.alpha / max(1, len(classes) * len(rules))
-    found = []
-    for rule in rules:
-        line = _line(rule, means[rule.name])
-        estimate = stats.paired_block_t(list(means[rule.name].differences.values()), bench.alpha)
-        finding = MeasureFinding(
-            measure=rule.name,
-            zone=stats.zone(estimate, line),
-            no_worse=stats.no_worse(estimate, rule.margin),
-            estimate=estimate,
-            line=line,
-            margin=rule.margin,
-            classes=tuple(_class(name, rule, own[rule.name], alpha) for name, own in classes.items()),
-            coverage=contrasts.coverage(pairs, rule.name),
-            baseline_ms=means[rule.name].base_geomean_ms,
-        )
-        found.append(finding)
-    return tuple(found)
+    intervals = max(1, sum(len(item.classes) for item in found.values()))
+    return tuple(_measure(bench, contrast, rule, found[rule.name], intervals) for rule in rules)
 
 
-def _class(name: str, rule: MeasureRule, means: BlockMeans, alpha: float) -> ClassFinding:
-    estimate = stats.paired_block_t(list(means.differences.values()), alpha)
-    return ClassFinding(name, estimate, stats.direction(estimate, _line(rule, means)))
+def _measure(bench: Bench, contrast: Contrast, rule: MeasureRule, found: Measured, intervals: int) -> MeasureFinding:
+    higher, alpha = higher_is_better(rule.name), bench.alpha_for(rule)
+    line = _line(rule, found.mix)
+    limit = -math.log1p(-rule.margin) if higher else math.log1p(rule.margin)
+    boots = references(bench, contrast)
+    estimate = _estimate(found.mix, alpha, bench.pooled.get((None, rule.name)), boots)
+    # A measure that most blocks lack decides nothing, even where the arm itself has enough of them.
+    lacking = estimate is None or estimate.blocks < MIN_BLOCKS <= len(contrast.blocks)
+    judged = None if lacking else estimate
+    return MeasureFinding(
+        measure=rule.name,
+        zone=stats.zone(judged, line),
+        no_worse=stats.against_limit(judged, limit),
+        estimate=natural(estimate, rule.name),
+        line=-line if higher else line,
+        margin=rule.margin,
+        classes=tuple(
+            _class(name, rule, own, alpha / intervals, bench.pooled.get((name, rule.name)), boots)
+            for name, own in found.classes.items()
+        ),
+        coverage=found.coverage,
+        baseline_ms=found.mix.base_geomean_ms,
+        alpha=alpha,
+    )
+
+
+def _class(
+    name: str, rule: MeasureRule, means: BlockMeans, alpha: float, spread: Pooled | None, boots: int
+) -> ClassFinding:
+    estimate = _estimate(means, alpha, spread, boots)
+    return ClassFinding(name, natural(estimate, rule.name), stats.direction(estimate, _line(rule, means)))
+
+
+def _estimate(means: BlockMeans, alpha: float, spread: Pooled | None, boots: int) -> Estimate | None:
+    return stats.paired_block_t(list(means.differences.values()), alpha, spread, boots)
 
 
 def _line(rule: MeasureRule, means: BlockMeans) -> float:
+    """The material line where lower is better: with 3 % more throughput a token takes 1 / 1.03 of the time."""
+    if higher_is_better(rule.name):
+        return -math.log1p(rule.material.relative)
     return stats.material_line(rule.material.relative, rule.material.absolute_ms, means.base_geomean_ms)
+
+
+def _of_the_mix(measures: tuple[MeasureFinding, ...]) -> tuple[MeasureFinding, ...]:
+    return tuple(finding for finding in measures if finding.measure in COLUMNS)
 
 
 def _step(bench: Bench, arm: Arm) -> StepFinding | None:
     design = bench.experiment.file.design
     if design.contrast.attribute != "previous" or arm.extends is None or arm.extends == bench.baseline:
         return None
-    pairs = contrasts.deciding_pairs(bench.contrast(arm.name, arm.extends).pairs)
-    return StepFinding(arm.extends, _measures(bench, pairs))
+    return StepFinding(arm.extends, _measures(bench, bench.contrast(arm.name, arm.extends)))
 
 
 def _stack_reason(experiment: Experiment, arm: Arm, above: list[ArmReport]) -> str | None:
@@ -239,17 +304,17 @@ def _stack_reason(experiment: Experiment, arm: Arm, above: list[ArmReport]) -> s
     if not chain:
         return None
     it = "it" if len(chain) == 1 else "them"
-    return f"stack: contains rejected {', '.join(reversed(chain))}; re-run without {it}"
+    return f"contains rejected {', '.join(reversed(chain))}; re-run without {it}"
 
 
 def _acceptance(bench: Bench, arm: str) -> dict[str, tuple[AcceptanceFinding | None, AcceptanceFinding | None]]:
     if not is_measurable(bench.run):
         return {}
-    boots = counting_boots(bench.run)
-    chosen = [
-        acceptance_by_class(
-            boot for (name, block), boot in boots.items() if name == side and block in bench.course.blocks
-        )
-        for side in (bench.baseline, arm)
-    ]
+    chosen = [acceptance_by_class(_counted(bench, side)) for side in (bench.baseline, arm)]
     return {name: (chosen[0].get(name), chosen[1].get(name)) for name in sorted(chosen[0].keys() | chosen[1].keys())}
+
+
+def _counted(bench: Bench, arm: str) -> list[Boot]:
+    """Boots of an arm in the blocks that may be looked at."""
+    boots = counting_boots(bench.run)
+    return [boot for (name, block), boot in boots.items() if name == arm and block in bench.course.blocks]

@@ -2,6 +2,7 @@
 
 import re
 import textwrap
+from collections.abc import Sequence
 from typing import Final
 
 from analysis.guards import relative
@@ -10,7 +11,13 @@ from profiles.units import format_change
 
 WIDTH: Final = 80
 CELL: Final = 20  # the width of a column of changes
-_SHARE = re.compile(r"(c[=≥]\d+) (?=\d)")
+COLUMNS_SHOWN: Final = 2  # so many of them fit beside an arm and its verdict
+_SHARE = re.compile(r"(c[=≥]\d+) (?=\d)")  # `c=12 60 %`
+# Spaces before a unit, beside an arrow, inside `c = 3` and `10 h 05 min`.
+_TIGHT = re.compile(
+    r" (?=%|→|(?:ns|µs|ms|s|min|h|points)\b)|(?<=→) |(?<=\bc) (?=[=≥] \d)|(?<=\bc [=≥]) (?=\d)"
+    r"|(?<=\bh) (?=\d\d\b)|(?<=\bmin) (?=\d\d s\b)"
+)
 
 
 def bullet(text: str) -> list[str]:
@@ -30,11 +37,14 @@ def wrap(text: str, indent: str = "") -> list[str]:
 
 def fold(text: str, first: str, rest: str) -> list[str]:
     """Lines of at most 80 columns that part no number from its unit."""
-    for tight in (" %", " ms", " → "):
-        text = text.replace(tight, tight.replace(" ", "\u00a0"))
-    text = _SHARE.sub("\\1\u00a0", text)
-    lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest)
+    text = _SHARE.sub("\\1\u00a0", _TIGHT.sub("\u00a0", text))
+    lines = textwrap.wrap(text, WIDTH, initial_indent=first, subsequent_indent=rest, break_on_hyphens=False)
     return [line.replace("\u00a0", " ") for line in lines]
+
+
+def listed(names: Sequence[str]) -> str:
+    """`json, rag and code`."""
+    return " and ".join(filter(None, (", ".join(names[:-1]), *names[-1:])))
 
 
 def format_estimate(estimate: Estimate | None) -> str:

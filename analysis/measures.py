@@ -10,12 +10,27 @@ from typing import Final
 
 import polars as pl
 
+from profiles.experiment_checks import measure_parts
 from profiles.records import OK, TIMEOUT
 
 # Measures by name, with the column that `with_measures` makes. All are better when lower.
 COLUMNS: Final = {"ttft": "ttft_ns", "tpot": "tpot_ns"}
 TITLES: Final = {"ttft": "TTFT", "tpot": "TPOT"}
 MIN_TOKENS: Final = 16
+# Of these more is better.
+HIGHER_IS_BETTER: Final = frozenset({"throughput"})
+
+
+def title_of(name: str) -> str:
+    """A measure as a person reads it: `TTFT`, `throughput at c = 8`."""
+    parts = measure_parts(name) or {"measure": name}
+    title = TITLES.get(parts["measure"], parts["measure"])
+    return f"{title} at c = {parts['c']}" if "c" in parts else title
+
+
+def higher_is_better(name: str) -> bool:
+    """Whether more of a measure is a gain."""
+    return (measure_parts(name) or {}).get("measure") in HIGHER_IS_BETTER
 
 
 def with_measures(frame: pl.DataFrame, min_tokens: int = MIN_TOKENS) -> pl.DataFrame:

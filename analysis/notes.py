@@ -32,7 +32,8 @@ def run_notes(bench: Bench, arms: Sequence[ArmReport]) -> list[str]:
     for name in copies(bench):
         warnings += [f"{name}: {remark}" for remark in remarks(bench.run, name)]
     warnings += _baseline_queue(bench)
-    if arms and all(arm.cached is None for arm in arms):
+    paired = [arm for arm in arms if arm.blocks]
+    if paired and all(arm.cached is None for arm in paired):
         warnings.append("cached prompt tokens: no engine tells them, so nobody knows whether arm and baseline agree")
     return warnings
 

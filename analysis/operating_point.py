@@ -1,6 +1,6 @@
 """The load that decides, in words: what was played, at which concurrency, and how that stands to the profile."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from analysis.bench_check import RECORDED_PACE, levels
@@ -41,7 +41,10 @@ def _recorded_pace(point: Mapping[str, Any], profile: Mapping[str, Any], experim
     some = f"{requests} of {replayable}" if requests != replayable and replayable else f"{requests}"
     if point["mode"] == "observed":
         cap = format_duration(parse_duration(experiment.file.load.idle_cap))
-        played = f"observed: recorded busy periods, {some} requests per boot, idle gaps cut to {cap}"
+        pieces = ""
+        if pace.get("pieces") and not pace.get("whole"):
+            pieces = f" in {pace['pieces']} pieces" if pace["pieces"] > 1 else " in one piece"
+        played = f"observed: recorded busy periods, {some} requests per boot{pieces}, idle gaps cut to {cap}"
     else:
         played = f"timed: the recorded timeline uncut, {some} requests per boot"
     planned = levels(pace.get("arrivals_at") or {})
@@ -52,10 +55,24 @@ def _recorded_pace(point: Mapping[str, Any], profile: Mapping[str, Any], experim
     recorded = levels(profile.get("arrivals_at") or {})
     if recorded:
         sentences.append(f"The profile's: {format_levels(recorded)}, never above {max(recorded)}")
+    sentences += _pieces(pace)
     unknown = pace.get("sessions_unknown")
     if unknown:
         sentences.append(f"{format_percent(unknown, 0)} of the requests have no known session and arrive on their own")
     return ". ".join(sentences)
+
+
+def _pieces(pace: Mapping[str, Any]) -> Iterator[str]:
+    """What was cut where only a part of the profile is played, and what became of the places."""
+    pieces, busy = pace.get("pieces") or 1, pace.get("joined_busy") or 0
+    if pieces > 1:
+        among = f"; {busy} of them begin while others are in flight, as recorded" if busy else ""
+        yield f"Each piece keeps the gap that was recorded before it, no pause is added{among}"
+    cut, sessions, missing = (pace.get(key) or 0 for key in ("sessions_cut", "sessions", "parents_missing"))
+    if cut:
+        yield f"{cut} of {sessions} sessions are cut"
+    if missing:
+        yield f"{missing} requests come without the turn before them, each at its recorded place"
 
 
 def _closed(point: Mapping[str, Any], profile: Mapping[str, Any], shaped: str) -> str:

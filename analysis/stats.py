@@ -28,12 +28,16 @@ MOST_BLOCKS: Final = 60
 
 @dataclass(frozen=True, slots=True)
 class Estimate:
-    """A log ratio over blocks: its mean, and the half width of its interval (None below two blocks)."""
+    """A log ratio over blocks: its mean, and the half width of its interval (None below two blocks).
+
+    `sd` is that of a block difference; `df` its degrees of freedom where other arms lent theirs, else blocks − 1.
+    """
 
     blocks: int
     mean: float
     sd: float | None = None
     half_width: float | None = None
+    df: int | None = None
 
     @property
     def low(self) -> float | None:
@@ -45,19 +49,59 @@ class Estimate:
 
     def negated(self) -> "Estimate":
         """The same effect with its direction turned, so that lower is better for any measure."""
-        return Estimate(self.blocks, -self.mean, self.sd, self.half_width)
+        return Estimate(self.blocks, -self.mean, self.sd, self.half_width, self.df)
 
 
-def paired_block_t(differences: Sequence[float], alpha: float = ALPHA) -> Estimate | None:
-    """One-sample t over block differences: m, s (ddof 1), h = t(R−1, 1−alpha) · s / √R. None without a block."""
+@dataclass(frozen=True, slots=True)
+class Pooled:
+    """One spread for all arms of a run: the variance of a boot within its block, and its degrees of freedom."""
+
+    mse: float
+    df: int
+
+    def sd(self, references: int = 1) -> float:
+        """Of a block difference: one boot of the arm against the mean of so many boots of its reference."""
+        return math.sqrt(self.mse * (1 + 1 / references))
+
+
+def paired_block_t(
+    differences: Sequence[float], alpha: float = ALPHA, pooled: Pooled | None = None, references: int = 1
+) -> Estimate | None:
+    """One-sample t over block differences: m, s (ddof 1), h = t(R−1, 1−alpha) · s / √R. None without a block.
+
+    `pooled` replaces the spread of these differences and its degrees of freedom; then `references` says how many boots
+    of the reference each of them is held against. One block still has no interval.
+    """
     blocks = len(differences)
     if blocks == 0:
         return None
     mean = float(np.mean(differences))
     if blocks == 1:
         return Estimate(1, mean)
+    if pooled is not None:
+        half_width = critical_t(pooled.df + 1, alpha) * pooled.sd(references) / math.sqrt(blocks)
+        return Estimate(blocks, mean, pooled.sd(references), half_width, pooled.df)
     sd = float(np.std(differences, ddof=1))
     return Estimate(blocks, mean, sd, critical_t(blocks, alpha) * sd / math.sqrt(blocks))
+
+
+def pooled_spread(cells: Sequence[tuple[str, int, float]]) -> Pooled | None:
+    """The spread that all arms share, from (arm, block, mean log) cells: y = arm + block + error, by least squares.
+
+    A full table of A arms and R blocks has (A−1)(R−1) degrees of freedom, as in the analysis of a randomised complete
+    block; a missing cell takes one away. None where no degree of freedom is left.
+    """
+    arms = {arm: at for at, arm in enumerate(dict.fromkeys(arm for arm, _, _ in cells))}
+    blocks = {block: at for at, block in enumerate(dict.fromkeys(block for _, block, _ in cells))}
+    design = np.zeros((len(cells), len(arms) + len(blocks)))
+    for row, (arm, block, _) in enumerate(cells):
+        design[row, arms[arm]] = design[row, len(arms) + blocks[block]] = 1.0
+    values = np.array([value for _, _, value in cells])
+    df = len(cells) - int(np.linalg.matrix_rank(design)) if cells else 0
+    if df < 1:
+        return None
+    fitted = design @ np.linalg.lstsq(design, values, rcond=None)[0]
+    return Pooled(float(np.sum((values - fitted) ** 2)) / df, df)
 
 
 def critical_t(blocks: int, alpha: float) -> float:
@@ -78,7 +122,8 @@ def p_below(estimate: Estimate, line: float) -> float | None:
     distance = estimate.mean - line
     if estimate.sd == 0:
         return 0.5 if distance == 0 else float(distance > 0)
-    return float(special.stdtr(estimate.blocks - 1, distance / (estimate.sd / math.sqrt(estimate.blocks))))
+    df = estimate.blocks - 1 if estimate.df is None else estimate.df
+    return float(special.stdtr(df, distance / (estimate.sd / math.sqrt(estimate.blocks))))
 
 
 def material_line(relative: float, absolute_ms: float = 0.0, geomean_ms: float | None = None) -> float:
@@ -151,6 +196,14 @@ def required_blocks(distance: float, sd: float, alpha: float = ALPHA, least: int
     """The fewest blocks with a power of 80 %, or None above `MOST_BLOCKS`."""
     wanted = (blocks for blocks in range(least, MOST_BLOCKS + 1) if power(blocks, distance, sd, alpha) >= POWER)
     return next(wanted, None)
+
+
+def sd_upper(sd: float, df: int, share: float = 0.8) -> float:
+    """Upper limit of a true spread from an observed one: s · √(df / χ²(1−share, df)).
+
+    A plan that took the observed spread of two or four blocks as it is would often be too short.
+    """
+    return sd * math.sqrt(df / float(special.chdtri(df, share)))
 
 
 def chance_of_difference(change: float, sd: float) -> float:

@@ -1,36 +1,67 @@
-"""The report for a terminal: 80 columns, plain text, nothing that needs colour to be read."""
+"""The report for a terminal: 80 columns, plain text, nothing that needs colour to be read.
 
-from collections.abc import Iterable, Iterator
+The table of verdicts stands first, a line per arm. What the run is and what stands against each arm follow, and last
+what to do.
+"""
+
+from collections.abc import Iterable
 
 from analysis import course
+from analysis.arm_points import class_sentence, points, reasons, split_measures, zones
 from analysis.described import described
 from analysis.doubt import left_out
 from analysis.endings import ending
 from analysis.findings import ArmReport, Report
-from analysis.functional import functional_lines
-from analysis.heading import heading
-from analysis.lines import CELL, WIDTH, bullet, format_cell, format_estimate, wrap
-from analysis.verdict import GuardFinding
+from analysis.heading import circumstances, heading
+from analysis.lines import CELL, COLUMNS_SHOWN, WIDTH, bullet, format_cell, labelled, wrap
+from analysis.next_steps import next_steps
+from analysis.outcome import outcome
+from analysis.relative import relative_report, relative_text
+from analysis.split_shown import best_split_lines
+from analysis.verdict import MeasureFinding
 from profiles.runs import BootFacts
-from profiles.units import HOUR_NS, format_change, format_duration, format_percent
 
 _NAME, _WORD = 16, 18
 
 
-def format_report(report: Report) -> str:
-    """The whole report, without a final newline."""
-    lines = [*heading(report), "", *_columns(report)]
-    for index, arm in enumerate(report.arms):
-        lines += [*([""] if index else []), *_arm(arm, report)]
+def format_report(report: Report, relative: bool = False) -> str:
+    """The whole report, without a final newline. `relative`: without absolute figures, host names and paths."""
+    if relative:
+        report = relative_report(report)
+    lines = [*heading(report), "", *_table(report), "", *circumstances(report)]
+    for arm in report.arms:
+        lines += ["", *_arm(arm, report)]
     lines += _tail(report)
-    return "\n".join(lines)
+    text = "\n".join(lines)
+    return relative_text(text, report) if report.relative else text
 
 
-def _columns(report: Report) -> list[str]:
-    titles = [f"{finding.title} % [90 %]" for finding in (report.arms[0].measures if report.arms else ())]
-    if len(report.experiment.looks) > 1:
-        titles = [title.replace("90", f"{100 - 10 / len(report.experiment.looks):g}") for title in titles]
-    return [_row("ARM", "VERDICT", titles, "R"), "─" * WIDTH]
+def _table(report: Report) -> list[str]:
+    # Two columns are what 80 characters hold; further measures are in the sentences of each arm.
+    shown = report.arms[0].measures[:COLUMNS_SHOWN] if report.arms else ()
+    titles = [_column_title(finding) for finding in shown]
+    lines = [_row("ARM", "VERDICT", titles, "R"), "─" * WIDTH]
+    for arm in report.arms:
+        name = arm.arm
+        if len(name) > _NAME:
+            lines += wrap(name)
+            name = ""
+        changes = [format_cell(finding.estimate) for finding in arm.measures[:COLUMNS_SHOWN]]
+        lines.append(_row(name, arm.verdict.word, changes, str(arm.blocks)))
+    direction = "".join(f", of {finding.title} more is better" for finding in shown if finding.higher)
+    return lines + wrap(
+        f"Changes against {report.baseline}, less is faster{direction}; [interval]; R: blocks that count."
+    )
+
+
+def _column_title(finding: MeasureFinding) -> str:
+    title = f"{finding.title} % [{100 * (1 - 2 * finding.alpha):.3g} %]"
+    return title if len(title) <= CELL else f"{finding.measure} %"
+
+
+def level(report: Report) -> str:
+    """Of the intervals, in per cent: 90 with one look, 95 with two."""
+    return f"{100 - 10 / len(report.experiment.looks):g}"
 
 
 def _row(name: str, word: str, cells: Iterable[str], blocks: str) -> str:
@@ -39,95 +70,16 @@ def _row(name: str, word: str, cells: Iterable[str], blocks: str) -> str:
 
 
 def _arm(arm: ArmReport, report: Report) -> list[str]:
-    name = arm.arm
-    lines = []
-    if len(name) > _NAME:
-        lines.append(name)
-        name = ""
-    changes = [format_cell(finding.estimate) for finding in arm.measures]
-    zones = [f"{finding.zone}, {finding.no_worse}" for finding in arm.measures]
-    lines += [_row(name, arm.verdict.word, changes, str(arm.blocks)), _row("", "", zones, "")]
-    for text in (arm.verdict.action, *arm.verdict.reasons):
+    lines = wrap(f"{arm.arm}: {arm.verdict.word}")
+    for text in (arm.verdict.action, *reasons(arm, report), zones(arm)):
         lines += bullet(text)
-    if arm.verdict.word == "workload-dependent":
-        lines += _classes(arm)
-    functional = functional_lines(arm.functional)
-    for text in (*_ladder(arm, report), *map(_guard, arm.guards), *functional, *_log(arm, report), *_limits(arm)):
-        lines += bullet(text)
-    return lines + described(arm, report)
-
-
-def _ladder(arm: ArmReport, report: Report) -> Iterator[str]:
-    if arm.stopped:
-        yield f"stopped early: decided after {arm.stopped.look} blocks and not booted again; its estimate leans outward"
-    if arm.log.changes_nothing:
-        yield f"changes nothing the boot log shows against {arm.log.changes_nothing}: same backend, same scheduling"
-    if arm.log.same_as_baseline and arm.log.changes_nothing != report.baseline:
-        yield f"nothing in the boot log tells it from the baseline {report.baseline}"
-    if arm.step:
-        parts = [f"{item.title} {format_estimate(item.estimate)} {item.zone}" for item in arm.step.measures]
-        yield f"this step alone, against {arm.step.against}: {'; '.join(parts)}"
-
-
-def _limits(arm: ArmReport) -> Iterator[str]:
-    for finding in arm.measures:
-        if finding.coverage is not None and finding.coverage < 1:
-            yield f"{finding.title} covers {format_percent(finding.coverage, 0)} of the paired requests"
-    if arm.cached is not None and max(arm.cached) > 0:
-        ours, theirs = (format_percent(share) for share in arm.cached)
-        by = ", by the engine's counters" if arm.shown.cached_source == "counters" else ""
-        yield f"cached prompt tokens {ours}, baseline {theirs}{by}"
-    for block, reason in arm.discarded_pairs:
-        yield f"block {block} discarded: {reason}"
-    if arm.settle is not None:
-        hours = format_duration(arm.settle.hours * HOUR_NS)
-        yield f"would settle it: {arm.settle.blocks} blocks in all = {hours} of machine time"
-
-
-def _classes(arm: ArmReport) -> list[str]:
-    lines: list[str] = []
-    for finding in arm.measures:
-        split = {item.direction for item in finding.classes} >= {"gain", "loss"}
-        if not split:
-            continue
+    for finding in split_measures(arm):
         lines += bullet(f"{finding.title} by class (simultaneous intervals):")
         for item in finding.classes:
-            text = f"{item.name} {format_estimate(item.estimate)} {item.direction}"
-            base, own = arm.acceptance.get(item.name, (None, None))
-            if base is not None and own is not None:
-                text += f", acceptance length {base:.2f} → {own:.2f}"
-            lines += wrap(text, "      ")
-    return lines
-
-
-def _guard(guard: GuardFinding) -> str:
-    shown = ""
-    if guard.metric == "error_rate":
-        if guard.value is not None and guard.high is not None:
-            shown = f" {format_percent(guard.value, 2)} (at most {format_percent(guard.high, 2)})"
-        limit = f"ceiling {format_percent(guard.limit, 2)}"
-    else:
-        if guard.value is not None:
-            shown = f" {format_change(guard.value)}"
-        if guard.low is not None and guard.high is not None:
-            shown += f" [{format_change(guard.low)}, {format_change(guard.high)}]"
-        limit = f"margin {format_percent(guard.limit, 0)}"
-    reason = f"; {guard.reason}" if guard.reason else ""
-    return f"guard {guard.metric}{shown}: {guard.status} ({limit}, {guard.role}{reason})"
-
-
-def _log(arm: ArmReport, report: Report) -> list[str]:
-    lines = []
-    if not report.cold:
-        lines.append("boot log: not seen, the engine was up already")
-    elif not arm.log.new:
-        lines.append("boot log: no fallback line that the baseline lacks")
-    elif report.experiment.file.boot_log.on_dirty == "note":
-        lines += [f"boot log, new fallback (noted by the rule): {line}" for line in arm.log.new]
-    lines += [f"boot log, new: {line}" for line in arm.log.noted]
-    lines += [f"boot log, new, allowed by the rule ({reason}): {line}" for line, reason in arm.log.allowed]
-    lines += [f"boot log: {note}" for note in arm.log.notes]
-    return lines
+            lines += wrap(class_sentence(item, arm), "      ")
+    for text in points(arm, report):
+        lines += bullet(text)
+    return lines + described(arm, report)
 
 
 def _tail(report: Report) -> list[str]:
@@ -143,20 +95,16 @@ def _tail(report: Report) -> list[str]:
             lines += ["", title]
             for row in rows:
                 lines += wrap(row, "  ")
-    if report.arms and not report.invalid:
-        lines += ["", *wrap(f"Outcome: {_outcome(report)}", "")]
+    for text in best_split_lines(report.best_split):
+        lines += ["", *wrap(text)]
+    if told := outcome(report):
+        lines += ["", *labelled("Outcome:", told)]
+    steps = next_steps(report)
+    if steps:
+        lines += ["", "Next"]
+        for step in steps:
+            lines += bullet(step)
     return lines
-
-
-def _outcome(report: Report) -> str:
-    adopted = [arm.arm for arm in report.arms if arm.verdict.word == "adopt"]
-    undecided = [arm.arm for arm in report.arms if arm.verdict.word == "inconclusive"]
-    rest = f"; undecided: {', '.join(undecided)}" if undecided else ""
-    if any(check.status == "fail" for check in report.bench):
-        rest += ". For the load that was met here: the bench check failed"
-    if adopted:
-        return f"adopt {', '.join(adopted)}{rest}"
-    return f"keep {report.baseline}{rest}" if undecided else f"nothing survived; keep {report.baseline}"
 
 
 def _boot(facts: BootFacts) -> str:

@@ -5,14 +5,14 @@ shape has no number (`doubt`).
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from analysis import stats
 from analysis.contrasts import Contrast
 from analysis.load import counting_boots
 from analysis.stats import Estimate
-from profiles.runs import Run, WindowFacts
+from profiles.runs import Boot, Run, WindowFacts
 from profiles.units import SECOND_NS
 
 
@@ -34,15 +34,15 @@ def throughputs(run: Run, contrast: Contrast, alpha: float = stats.ALPHA) -> tup
     boots = counting_boots(run)
     rates: dict[tuple[int, str | None, int], list[tuple[float, float]]] = {}
     for block in contrast.blocks:
-        ours, theirs = (
-            {window.name: window for window in boots[name, block].facts.windows if _limited(window)}
-            for name in (contrast.arm, contrast.base)
-        )
-        for name, window in ours.items():
-            pair = [tokens_per_s([found]) for found in (window, theirs.get(name)) if found is not None]
-            if len(pair) == 2 and pair[0] and pair[1]:
-                key = (window.c, window.workload, window.limit_ns or 0)
-                rates.setdefault(key, []).append((pair[0], pair[1]))
+        reference = [
+            {window.name: window for window in boot.facts.windows} for boot in _reference(boots, contrast, block)
+        ]
+        for window in filter(_limited, boots[contrast.arm, block].facts.windows):
+            ours = tokens_per_s([window])
+            found_in = [windows[window.name] for windows in reference if window.name in windows]
+            theirs = _mean_rate([tokens_per_s([found]) for found in found_in])
+            if ours and theirs:
+                rates.setdefault((window.c, window.workload, window.limit_ns or 0), []).append((ours, theirs))
     found = []
     for (c, workload, limit_ns), pairs in rates.items():
         estimate = stats.paired_block_t([math.log(ours / theirs) for ours, theirs in pairs], alpha)
@@ -57,12 +57,27 @@ def throughput_differences(run: Run, contrast: Contrast, c: int) -> dict[int, fl
     boots = counting_boots(run)
     differences = {}
     for block in contrast.blocks:
-        ours, theirs = (
-            tokens_per_s(_at(boots[name, block].facts.windows, c)) for name in (contrast.arm, contrast.base)
-        )
+        ours = tokens_per_s(_at(boots[contrast.arm, block].facts.windows, c))
+        reference = _reference(boots, contrast, block)
+        theirs = _mean_rate([tokens_per_s(_at(boot.facts.windows, c)) for boot in reference])
         if ours and theirs:
             differences[block] = math.log(ours / theirs)
     return differences
+
+
+def class_differences(run: Run, contrast: Contrast, c: int) -> dict[str, dict[int, float]]:
+    """The same of each class that was played alone at c: class → block → ln(arm / base)."""
+    boots = counting_boots(run)
+    found: dict[str, dict[int, float]] = {}
+    for block in contrast.blocks:
+        ours = boots[contrast.arm, block].facts.windows
+        reference = [boot.facts.windows for boot in _reference(boots, contrast, block)]
+        for name in sorted({window.workload for window in _closed(ours, c) if window.workload is not None}):
+            rate = tokens_per_s(_of_class(ours, c, name))
+            base = _mean_rate([tokens_per_s(_of_class(windows, c, name)) for windows in reference])
+            if rate and base:
+                found.setdefault(name, {})[block] = math.log(rate / base)
+    return found
 
 
 def unsound_blocks(run: Run, contrast: Contrast, c: int) -> tuple[int, ...]:
@@ -76,6 +91,18 @@ def unsound_blocks(run: Run, contrast: Contrast, c: int) -> tuple[int, ...]:
     )
 
 
+def _reference(boots: Mapping[tuple[str, int], Boot], contrast: Contrast, block: int) -> list[Boot]:
+    """The boots of the reference in a block: the baseline has two."""
+    names = (contrast.base, contrast.copy)
+    return [boots[name, block] for name in names if name is not None and (name, block) in boots]
+
+
+def _mean_rate(rates: Sequence[float | None]) -> float | None:
+    """The geometric mean of the rates that are known. None without one."""
+    known = [rate for rate in rates if rate]
+    return _geomean(known) if known else None
+
+
 def tokens_per_s(windows: Sequence[WindowFacts]) -> float | None:
     """Tokens over time of these windows together; None where there is none, or where one of them is unsound."""
     if not windows or any(map(_is_unsound, windows)):
@@ -86,9 +113,17 @@ def tokens_per_s(windows: Sequence[WindowFacts]) -> float | None:
 
 def _at(windows: Sequence[WindowFacts], c: int) -> list[WindowFacts]:
     """The window of the mix at c, the limited one first; where only classes were played, all of theirs."""
-    at_c = [window for window in windows if window.kind == "closed" and window.c == c]
+    at_c = _closed(windows, c)
     mixed = [window for window in at_c if window.workload is None]
     return sorted(mixed, key=lambda window: window.limit_ns is None)[:1] or at_c
+
+
+def _closed(windows: Sequence[WindowFacts], c: int) -> list[WindowFacts]:
+    return [window for window in windows if window.kind == "closed" and window.c == c]
+
+
+def _of_class(windows: Sequence[WindowFacts], c: int, workload: str) -> list[WindowFacts]:
+    return [window for window in _closed(windows, c) if window.workload == workload]
 
 
 def _is_unsound(window: WindowFacts) -> bool:

@@ -10,16 +10,18 @@ First hit wins, all reasons are listed:
                         that blocks it
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from analysis.measures import TITLES
-from analysis.stats import Direction, Estimate, NoWorse, Zone
+from analysis.measures import higher_is_better, title_of
+from analysis.stats import ALPHA, Direction, Estimate, NoWorse, Zone
+from profiles.experiment_checks import LEAST_BLOCKS
 
 type Word = Literal["adopt", "reject", "workload-dependent", "inconclusive", "invalid"]
 type GuardStatus = Literal["pass", "fail", "not shown"]
 
-MIN_BLOCKS: Final = 3
+MIN_BLOCKS: Final = LEAST_BLOCKS
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,7 +35,11 @@ class ClassFinding:
 
 @dataclass(frozen=True, slots=True)
 class MeasureFinding:
-    """A listed measure of an arm against the baseline, on the mix. Log ratios, lower is better."""
+    """A listed measure of an arm against the baseline. Log ratios of the measure itself: of a throughput more is
+    better, its material line lies above 0, and `zone`, `no_worse` and the directions of its classes know that already.
+
+    `alpha` is one-sided, that of the estimate.
+    """
 
     measure: str
     zone: Zone
@@ -44,10 +50,16 @@ class MeasureFinding:
     classes: tuple[ClassFinding, ...] = ()
     coverage: float | None = None
     baseline_ms: float | None = None
+    alpha: float = ALPHA
 
     @property
     def title(self) -> str:
-        return TITLES.get(self.measure, self.measure)
+        return title_of(self.measure)
+
+    @property
+    def higher(self) -> bool:
+        """More of it is better."""
+        return higher_is_better(self.measure)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,7 +79,7 @@ class GuardFinding:
 
 @dataclass(frozen=True, slots=True)
 class Evidence:
-    """All that the rule looks at for one arm. `measures` in the order of the rule, one or two of them."""
+    """All that the rule looks at for one arm. `measures` in the order of the rule."""
 
     arm: str
     baseline: str
@@ -118,42 +130,71 @@ def workload_splits(measures: tuple[MeasureFinding, ...]) -> list[str]:
     return sentences
 
 
-def table(first: MeasureFinding, second: MeasureFinding | None) -> tuple[Word, str]:
-    """The table of DESIGN §5: what the zones of the two measures say together.
+def table(first: MeasureFinding, *others: MeasureFinding | None) -> tuple[Word, str]:
+    """The table of DESIGN §5: what the zones of the measures say together, in their order.
 
-    Without a second measure the first one decides alone. Where neither measure gains, a margin that was not shown
-    changes nothing: there is no gain to adopt.
+    A gain on a measure is adopted if every measure before it and behind it is no worse, and rejected where it is bought
+    with one of them. A single measure decides alone. Where no measure gains, a margin that was not shown changes
+    nothing: there is no gain to adopt.
     """
+    rest = [finding for finding in others if finding is not None]
     name = first.title
     if first.zone == "open":
-        if first.estimate is None:
-            return "inconclusive", f"{name} was not measured"
-        if first.estimate.low is None:
-            return "inconclusive", f"{name} is open: one block gives no interval"
-        return "inconclusive", f"{name} is open: its interval straddles the material line"
-    if second is None:
-        if first.zone == "gain":
-            return "adopt", f"{name} gains materially"
-        return "reject", f"no material gain on {name}"
-    other = second.title
+        return "inconclusive", _why_open(first)
     if first.zone == "gain":
-        return {
-            "no worse": ("adopt", f"{name} gains materially, {other} is no worse"),
-            "worse": ("reject", f"the gain on {name} is bought with {other}"),
-            "not shown": ("inconclusive", f"{name} gains, but {other} is not shown to be no worse"),
-        }[second.no_worse]  # type: ignore[return-value]  # mypy widens the words of a literal dict to str
-    if second.zone == "no gain":
-        return "reject", f"no material gain on {name} or {other}"
-    if first.no_worse == "no worse":
-        if second.zone == "gain":
-            return "adopt", f"{name} is no worse, {other} gains materially"
-        return "inconclusive", f"no material gain on {name}, and {other} is open"
-    return "inconclusive", f"no material gain on {name}, which is not shown to be no worse"
+        return _bought(first, rest)
+    if not rest:
+        return "reject", f"no material gain on {name}"
+    if all(finding.zone == "no gain" for finding in rest):
+        return "reject", f"no material gain on {_listed([first, *rest], 'or')}"
+    word, reason = table(*rest)
+    gains = next((finding for finding in rest if finding.zone == "gain"), None)
+    if word == "reject":
+        return word, reason
+    if first.no_worse != "no worse":
+        if gains is not None and first.no_worse == "worse":
+            return "reject", f"the gain on {gains.title} is bought with {name}"
+        return "inconclusive", f"no material gain on {name}, which is not shown to be no worse"
+    if word == "adopt":
+        return "adopt", f"{name} is no worse, {reason}"
+    if len(rest) == 1:
+        reason = f"{rest[0].title} is open"
+    return "inconclusive", f"no material gain on {name}, and {reason}"
+
+
+def _bought(gained: MeasureFinding, rest: Sequence[MeasureFinding]) -> tuple[Word, str]:
+    """What a gain costs on the measures behind it."""
+    name = gained.title
+    worse = [finding for finding in rest if finding.no_worse == "worse"]
+    unknown = [finding for finding in rest if finding.no_worse == "not shown"]
+    if worse:
+        return "reject", f"the gain on {name} is bought with {_listed(worse, 'and')}"
+    if unknown:
+        are = "is" if len(unknown) == 1 else "are"
+        return "inconclusive", f"{name} gains, but {_listed(unknown, 'and')} {are} not shown to be no worse"
+    if not rest:
+        return "adopt", f"{name} gains materially"
+    return "adopt", f"{name} gains materially, {_listed(rest, 'and')} {'is' if len(rest) == 1 else 'are'} no worse"
+
+
+def _why_open(finding: MeasureFinding) -> str:
+    name, estimate = finding.title, finding.estimate
+    if estimate is None:
+        return f"{name} was not measured"
+    if estimate.low is None:
+        return f"{name} is open: one block gives no interval"
+    if estimate.blocks < MIN_BLOCKS:
+        return f"{name} is open: only {estimate.blocks} blocks have it, at least {MIN_BLOCKS} are needed"
+    return f"{name} is open: its interval straddles the material line"
+
+
+def _listed(findings: Sequence[MeasureFinding], last: str) -> str:
+    *before, end = [finding.title for finding in findings]
+    return f"{', '.join(before)} {last} {end}" if before else end
 
 
 def _adopt_or_table(evidence: Evidence) -> tuple[Word, str]:
-    second = evidence.measures[1] if len(evidence.measures) > 1 else None
-    word, reason = table(evidence.measures[0], second)
+    word, reason = table(*evidence.measures)
     missing = [guard.metric for guard in evidence.guards if guard.role == "deciding" and guard.status != "pass"]
     blocks = [f"guard not shown: {', '.join(missing)}"] if missing else []
     blocks += evidence.blockers

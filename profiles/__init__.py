@@ -26,7 +26,9 @@ The modules, in the order of the pipeline:
 9. **Made loads.** `builtin` generates requests; `shape` cuts, thins, grows and mixes, with `shape_links` and
    `shape_bodies`
 10. **Experiments and runs.** `experiment` experiment.toml, its form in `experiment_file`, its refusals in
-   `experiment_checks`, lines by `toml_lines`; `runs` the layout of RUN/ that `replay` writes and `analysis` reads
+   `experiment_checks`, lines by `toml_lines`; `planned` what each boot plays and whether the profile carries it;
+   `starter` writes one from a profile, with the numbers of `starter_numbers` and an engine of `starter_engines`;
+   `validate` reads any artefact wholly; `runs` the layout of RUN/ that `replay` writes and `analysis` reads
 
 `files`, `units`, `errors` and `version` serve all of them. `cli` holds the group `profile`. Modules that end in `_cli`
 are commands, which `lazy_group` imports only when they are used.

@@ -3,7 +3,7 @@
 import math
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 
 from profiles.concurrency import Concurrency, OperatingPoint
@@ -27,9 +27,22 @@ def guard_parts(metric: str) -> dict[str, str] | None:
     return None if match is None else {name: part for name, part in match.groupdict().items() if part}
 
 
-def requests_for_error_rate(ceiling: float) -> int:
-    """Requests without an error that show a rate below the ceiling: exact one-sided 95 % bound (1 % needs 299)."""
-    return math.ceil(math.log(0.05) / math.log1p(-ceiling))
+# Measures are named as they are on the recorded mix at the operating point, or as they are in a closed loop at c.
+_MEASURE = re.compile(r"(?P<measure>ttft|tpot)|(?P<at>ttft|tpot|throughput)@c=(?P<c>\d+)")
+
+
+def measure_parts(name: str) -> dict[str, str] | None:
+    """The parts of a measure's name: `measure`, and `c` where it is one of a closed loop. None for an unknown one."""
+    match = _MEASURE.fullmatch(name)
+    if match is None:
+        return None
+    return {"measure": match["measure"]} if match["c"] is None else {"measure": match["at"], "c": match["c"]}
+
+
+def requests_for_error_rate(ceiling: float, looks: int = 1) -> int:
+    """Requests without an error that show a rate below the ceiling: exact one-sided 95 % bound (1 % needs 299). With
+    several looks each has its share of the 5 %, so more are needed."""
+    return math.ceil(math.log(0.05 / looks) / math.log1p(-ceiling))
 
 
 type Refuse = Callable[..., RuleError]
@@ -131,6 +144,10 @@ def _check_point(experiment: Experiment, refuse: Refuse) -> None:
         raise refuse("profile.operating_point", "a declared operating point needs its reason")
 
 
+# With fewer blocks nothing is decided (DESIGN §10.7).
+LEAST_BLOCKS = 3
+
+
 def _check_design(experiment: Experiment, refuse: Refuse) -> None:
     file = experiment.file
     if file.design.blocks < 1:
@@ -138,6 +155,12 @@ def _check_design(experiment: Experiment, refuse: Refuse) -> None:
     looks = file.design.looks
     if looks and (sorted(set(looks)) != looks or looks[-1] != file.design.blocks):
         raise refuse("design.looks", f"must rise and end with the number of blocks, {file.design.blocks}")
+    if len(looks) > 1 and looks[0] < LEAST_BLOCKS:
+        raise refuse(
+            "design.looks",
+            f"a look after {looks[0]} of the blocks cannot decide anything, and takes its share of alpha",
+            f"The first look may come after block {LEAST_BLOCKS}.",
+        )
     for entry in file.discard.when:
         if discard_condition(entry) is None:
             words = ", ".join(f'"{word}"' for word in DISCARD_WORDS)
@@ -154,11 +177,33 @@ def _check_boot_log(experiment: Experiment, refuse: Refuse) -> None:
 def _check_measures(experiment: Experiment, refuse: Refuse) -> None:
     measures = experiment.file.measure
     names = [measure.name for measure in measures]
+    for index, measure in enumerate(measures):
+        key = f"measure[{index}].name"
+        parts = measure_parts(measure.name)
+        if parts is None:
+            known = "ttft, tpot, ttft@c=N, tpot@c=N, throughput@c=N"
+            raise refuse(key, f"{measure.name!r} is unknown", f"Known: {known}.")
+        if "c" in parts:
+            _check_measured(experiment, int(parts["c"]), partial(refuse, key))
+        elif measure.headroom_reason is not None:
+            raise refuse(key, "a headroom_reason is for a measure at a concurrency of its own", "Leave it out.")
+        if parts["measure"] == "throughput" and measure.material.absolute_ms:
+            raise refuse(f"measure[{index}].material", "a throughput has no milliseconds: leave absolute_ms out")
+        if measure.headroom_reason is not None and not measure.headroom_reason.strip():
+            raise refuse(f"measure[{index}].headroom_reason", "is empty: write down why this point may decide")
     if not names or len(set(names)) != len(names):
         raise refuse("measure", "each measure must appear once, and at least one is needed")
     for index, measure in enumerate(measures):
         if not (0 <= measure.material.relative < 1 and measure.material.absolute_ms >= 0 and measure.margin > 0):
             raise refuse(f"measure[{index}].margin", "material must be in 0..1 and margin above 0")
+        if measure.name.startswith("throughput") and measure.margin >= 1:
+            raise refuse(f"measure[{index}].margin", "a throughput cannot fall by 100 %: write a margin below 1")
+
+
+def _check_measured(experiment: Experiment, c: int, refuse: Refuse) -> None:
+    """Refuse a metric at a concurrency that no window of a boot holds."""
+    if not any(window.kind == "closed" and window.c == c for window in experiment.also):
+        raise refuse(f"nothing measures c = {c}", f'Add "closed c={c} for 60s" to load.also.')
 
 
 def _check_guard(experiment: Experiment, guard: GuardRule, refuse: Refuse) -> None:
@@ -169,7 +214,7 @@ def _check_guard(experiment: Experiment, guard: GuardRule, refuse: Refuse) -> No
     if "errors" in parts:
         if guard.max is None or not 0 < guard.max < 1:
             raise refuse("error_rate needs max between 0 and 1, such as max = 0.01")
-        needed = requests_for_error_rate(guard.max)
+        needed = requests_for_error_rate(guard.max, len(experiment.looks))
         planned = requests * experiment.file.design.blocks
         if planned < needed:
             raise refuse(
@@ -182,6 +227,8 @@ def _check_guard(experiment: Experiment, guard: GuardRule, refuse: Refuse) -> No
         raise refuse(f'needs direction = "{"higher" if higher_is_better else "lower"}"')
     if guard.margin is None or guard.margin <= 0:
         raise refuse("needs a margin above 0, such as margin = 0.10")
+    if higher_is_better and guard.margin >= 1:
+        raise refuse("a throughput cannot fall by 100 %: write a margin below 1")
     if "quantile" in parts:
         needed = QUANTILE_NEEDS[parts["quantile"].removeprefix("ttft_")]
         if requests < needed:
@@ -189,8 +236,8 @@ def _check_guard(experiment: Experiment, guard: GuardRule, refuse: Refuse) -> No
                 f"{guard.metric} cannot be judged with {requests} requests per boot; it needs {needed}",
                 "Raise load.requests_per_boot, or guard a lower quantile.",
             )
-    elif not any(window.kind == "closed" and window.c == int(parts["c"]) for window in experiment.also):
-        raise refuse(f"nothing measures c = {parts['c']}", f'Add "closed c={parts["c"]} for 60s" to load.also.')
+    else:
+        _check_measured(experiment, int(parts["c"]), refuse)
 
 
 _LAG_LIMIT = re.compile(r"((?:client|schedule)_lag_p99_ms)\s*>\s*(\d+(?:\.\d+)?)")
@@ -214,6 +261,18 @@ class LoadFacts:
     arrivals_at: dict[int, int]  # by the concurrency that they meet; empty where it is declared
     observed_ns: int
     max: int | None  # None where it is declared
+    time_ns_at: dict[int, int] = field(default_factory=dict)  # observed time by the concurrency that it was spent at
+
+    def reach(self, c: int) -> float:
+        """Share of the arrivals that meet this concurrency or more."""
+        total = sum(self.arrivals_at.values())
+        shares = {level: n / total for level, n in self.arrivals_at.items()} if total else self.point.weights
+        return sum(share for level, share in shares.items() if level >= c)
+
+    def lives(self) -> str:
+        """Where production lives, as part of a sentence."""
+        low, high = min(self.point.levels), max(self.point.levels)
+        return f"production lives at c = {low}" + (f"–{high}" if high > low else "")
 
 
 def load_facts(experiment: Experiment, *, measured: Concurrency | None, synthetic: bool) -> LoadFacts:
@@ -239,7 +298,7 @@ def load_facts(experiment: Experiment, *, measured: Concurrency | None, syntheti
     if choice.basis == "arrivals":
         assert measured is not None
         point = measured.operating_point(choice.cover)
-        return LoadFacts(point, measured.arrivals_at, measured.observed_ns, measured.max)
+        return LoadFacts(point, measured.arrivals_at, measured.observed_ns, measured.max, measured.time_ns_at)
     if measured is not None and not synthetic:
         raise RuleError(
             experiment.path,
@@ -293,22 +352,39 @@ def check_against_profile(
             hint="Record with `firsttoken record --bodies full` on a machine where prompts may be stored, or rebuild"
             " prompts of the same lengths with `firsttoken profile synthesise`.",
         )
-    total = sum(load.arrivals_at.values())
-    shares = {c: count / total for c, count in load.arrivals_at.items()} if total else load.point.weights
+    for index, measure in enumerate(file.measure):
+        parts = measure_parts(measure.name) or {}
+        if "c" not in parts or measure.headroom_reason or load.reach(int(parts["c"])) >= MIN_REACH:
+            continue
+        c, key = int(parts["c"]), f"measure[{index}].name"
+        raise RuleError(
+            path,
+            key,
+            f"{measure.name} may not decide: {load.lives()}, and {_reach(load, c)}",
+            line=line_of(text, key),
+            hint='Decide by "ttft" and "tpot", which are measured where production lives; keep this one in view as a'
+            f' [[guard]] metric = "{measure.name}" with role = "advisory"; or write down a headroom_reason.',
+        )
     for index, guard in enumerate(file.guard):
         parts = guard_parts(guard.metric) or {}
         if guard.role != "deciding" or "c" not in parts or guard.headroom_reason:
             continue
         c = int(parts["c"])
-        reach = sum(share for level, share in shares.items() if level >= c)
-        if reach < MIN_REACH:
+        if load.reach(c) < MIN_REACH:
             raise RuleError(
                 path,
                 f"guard[{index}].metric",
-                f"{100 * reach:.1f} % of the arrivals reach c = {c}, so {guard.metric} may not decide",
+                f"{_reach(load, c)}, so {guard.metric} may not decide",
                 line=line_of(text, f"guard[{index}].metric"),
                 hint='Make it role = "advisory", or write down a headroom_reason.',
             )
+
+
+def _reach(load: LoadFacts, c: int) -> str:
+    total = sum(load.arrivals_at.values())
+    above = sum(count for level, count in load.arrivals_at.items() if level >= c)
+    counted = f" ({above} of {total})" if total else ""
+    return f"{100 * load.reach(c):.1f} % of the arrivals reach c = {c}{counted}"
 
 
 def _refuse_unmeasurable(experiment: Experiment, text: str, not_measurable: Sequence[str]) -> None:

@@ -103,12 +103,18 @@ class Material(Table, frozen=True, kw_only=True):
 
 
 class MeasureRule(Table, frozen=True, kw_only=True):
-    """[[measure]], in order: the first one decides first."""
+    """[[measure]], in order: the first one decides first.
 
-    name: Literal["ttft", "tpot"]
+    `ttft` and `tpot` are those of the recorded mix at the operating point. `throughput@c=8` (more is better),
+    `ttft@c=8` and `tpot@c=8` are those of a closed window of `load.also`; where production never reaches that c, they
+    may decide only for a `headroom_reason`.
+    """
+
+    name: str
     material: Material = Material()
     margin: float = 0.05
     min_tokens: int = 16  # tpot counts requests with at least this many tokens after the first event
+    headroom_reason: str | None = None
 
 
 class GuardRule(Table, frozen=True, kw_only=True):

@@ -20,7 +20,7 @@ from typing import Any, BinaryIO
 import msgspec
 import orjson
 
-from profiles.errors import FirsttokenError, FormatError
+from profiles.errors import FirsttokenError, FormatError, UsageError
 from profiles.version import __version__
 
 FILE_MODE = 0o600
@@ -63,8 +63,15 @@ def _refuse_non_finite(value: Any, key: str = "$") -> None:
 
 
 def make_folder(path: Path) -> None:
-    """Create a directory of ours, 0700, with its parents. One that exists keeps its mode."""
-    path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    """Create a directory of ours, 0700, with its parents. One that exists keeps its mode.
+
+    Raises UsageError where the system refuses: the path is what a user gave, or lies below it.
+    """
+    try:
+        path.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
+    except OSError as problem:
+        reason = problem.strerror or str(problem)
+        raise UsageError(f"{path}: cannot be made ({reason})", "Give another directory.") from None
 
 
 def lock_folder(path: Path) -> int | None:

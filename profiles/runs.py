@@ -2,22 +2,25 @@
 
     RUN/
       manifest.json        format firsttoken/run: rule hashes, profile hash, arms, order of the boots, environment
-      experiment.toml      the rule, byte for byte as it was before the first boot
-      events.jsonl         what happened when: rule_fixed, boot_started, boot_ready, window_done, boot_done, ...
+      experiment.toml      the rule, byte for byte as it was before the first boot, or since it was amended
+      experiment.toml.1    the rule before its first amendment, byte for byte; .2 before the second, ...
+      events.jsonl         what happened when: rule_fixed, boot_started, boot_ready, window_done, boot_done, look,
+                           arm_decided, look_failed, arm_dropped, rule_amended, rule_reformatted, run_done, ...
       boots/BB-SS-ARM/     block, slot and arm; a repeated boot has -r2, -r3 behind it
         boot.json          `BootFacts`, written when the boot has ended; without it the boot was interrupted
         engine.log         the engine's output from its first byte
         outcomes.jsonl     one `Outcome` per request, appended as each one ends
         metrics-NN.prom    /metrics after window NN; 00 is before the first one
+        functional.jsonl   one `FunctionalOutcome` per probe, asked after the last window and never timed
         telemetry.jsonl    `Telemetry`, a line a second: clocks, power, temperature, memory, our own lag
 
       pilots/ARM/          the same for a boot that warms caches or finds the warm-up; never measured
 
-Only manifest.json and a boot's own boot.json are ever rewritten, atomically. A run that was stopped goes on at the
-next boot: what a boot without boot.json holds is kept and not used.
+Only manifest.json and a boot's own boot.json are ever rewritten, atomically; an amendment rewrites the rule too. A run
+that was stopped goes on at the next boot: what a boot without boot.json holds is kept and not used.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -26,6 +29,8 @@ import msgspec
 
 from profiles.errors import FormatError
 from profiles.files import decode_line, read_document, read_lines
+from profiles.functional import FunctionalOutcome
+from profiles.measured import StoredOutcomes
 from profiles.records import Outcome, Record
 
 FORMAT: Final = "firsttoken/run"
@@ -39,6 +44,7 @@ PILOTS: Final = "pilots"
 BOOT: Final = "boot.json"
 LOG: Final = "engine.log"
 OUTCOMES: Final = "outcomes.jsonl"
+FUNCTIONAL: Final = "functional.jsonl"
 TELEMETRY: Final = "telemetry.jsonl"
 
 # The second copy of the baseline. A dot cannot stand in an arm's name, so the two never collide.
@@ -49,6 +55,8 @@ DONE: Final = "done"
 FAILED: Final = "failed"  # the arm caused it: it died, hung or would not boot; counts against the arm
 DISCARDED: Final = "discarded"  # the surroundings caused it; replaced, visibly
 
+# Verdicts after which an arm is not booted again, if a declared look finds them.
+DECIDED: Final = frozenset({"adopt", "reject", "workload-dependent"})
 
 # How the words of `BootFacts.checked` begin where a condition could not be looked at.
 NOT_CHECKED: Final = "not checked: "
@@ -123,7 +131,8 @@ class LogFinding(Record, frozen=True, kw_only=True):
 class Step(Record, frozen=True, kw_only=True):
     """A step of the cold-boot protocol: what was done, how long it took, and by what it is proved."""
 
-    name: str  # port_free, caches, page_cache, cool_down, spawn, ready, identity, warm_up, isolation, stop, memory
+    # port_free, caches, page_cache, cool_down, spawn, ready, identity, warm_up, isolation, functional, stop, memory
+    name: str
     began_ns: int
     ended_ns: int
     proof: str | None = None  # what was seen, in words; None: not proved
@@ -158,7 +167,7 @@ class BootFacts(Record, frozen=True, kw_only=True):
     reason: str | None = None  # why it failed or was discarded
     # The same in one word. Of a boot that failed: died_in_boot, hung_in_boot, not_ready, wrong_model, refused, died,
     # restarted, stalled, errors, memory, log_flood, twin, salt_ignored, not_reset. Of one that was discarded:
-    # port_taken, twin, spoilt, halted. Beside a boot that is done: not_stopped, workers_left, memory_held.
+    # port_taken, twin, spoilt, halted, low_memory. Beside a boot that is done: not_stopped, workers_left, memory_held.
     diagnosis: str | None = None
     launcher: str = "process"
     cold: bool = True  # False: an engine that was up already
@@ -187,15 +196,17 @@ class BootFacts(Record, frozen=True, kw_only=True):
     lag: LagFacts | None = None
     checked: dict[str, str] = {}  # by discard condition: what was seen, or NOT_CHECKED and why
     override: dict[str, Any] = {}  # what was changed in every recorded body, such as model, cache_salt
+    # What the arm set and what engines read of our own environment; null: set, and not written down.
+    env: dict[str, str | None] = {}
 
 
 @dataclass(frozen=True, slots=True)
 class Boot:
-    """A boot read back: its folder, its facts and its outcomes."""
+    """A boot read back: its folder, its facts and its outcomes, which are read when somebody first asks."""
 
     path: Path
     facts: BootFacts
-    outcomes: tuple[Outcome, ...]
+    outcomes: Sequence[Outcome]
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,16 +234,17 @@ def read_boot_facts(path: Path) -> BootFacts:
         raise FormatError(path / BOOT, str(error)) from None
 
 
-def read_outcomes(path: Path) -> Iterator[Outcome]:
-    """The outcomes of a boot folder, in the order in which they ended."""
-    file = path / OUTCOMES
+def read_functional(path: Path) -> Iterator[FunctionalOutcome]:
+    """The functional probes of a boot folder, in the order in which they were asked. None where none was."""
+    file = path / FUNCTIONAL
     if file.exists():
         for number, line in read_lines(file):
-            yield decode_line(file, number, line, Outcome)
+            yield decode_line(file, number, line, FunctionalOutcome)
 
 
 def read_run(path: Path) -> Run:
-    """Read a run directory, finished or not. Raises FormatError with file and line."""
+    """Read a run directory, finished or not. Raises FormatError with file and line; so does whoever asks a boot for its
+    outcomes."""
     if not path.is_dir():
         problem = "not a directory" if path.exists() else "no such directory"
         raise FormatError(path, problem, hint="A run is the directory that `firsttoken replay -o` wrote.")
@@ -241,7 +253,7 @@ def read_run(path: Path) -> Run:
     interrupted: list[Path] = []
     for folder in sorted((path / BOOTS).glob("*")) if (path / BOOTS).is_dir() else ():
         if (folder / BOOT).exists():
-            boots.append(Boot(folder, read_boot_facts(folder), tuple(read_outcomes(folder))))
+            boots.append(Boot(folder, read_boot_facts(folder), StoredOutcomes(folder / OUTCOMES)))
         elif folder.is_dir():
             interrupted.append(folder)
     events = path / EVENTS

@@ -2,7 +2,8 @@
 
 What is asked, pure and fixed before the first boot:
 
-1. `schedule`     which requests each window sends, the same in all arms; `timeline` paces them as they were recorded
+1. `schedule`     which requests each window sends, the same in all arms; `timeline` paces them as they were recorded,
+                  whole or in `pieces`
 2. `bodies`       the recorded JSON with the declared overrides, everything else byte for byte (`splice`)
 3. `load`         the windows with their bodies, made once
 4. `plan`         the run before its first boot, and its manifest

@@ -15,6 +15,7 @@ from typing import Any
 
 from profiles.errors import EngineFailed, FirsttokenError
 from profiles.experiment import Arm, Experiment
+from profiles.experiment_file import Engine as EngineRules
 from profiles.runs import DISCARDED, DONE, FAILED, BootFacts, LagFacts, Step, Telemetry, WindowFacts
 from profiles.units import parse_duration
 from replay import caches, surroundings
@@ -22,6 +23,8 @@ from replay.bootlog import LogFacts, Pattern, scan_log
 from replay.clock import Clock
 from replay.discards import spoilt
 from replay.engines import Engine, Launch, PortTaken, Stopped, bind_address, free_port, launch, to_the_end, wipe
+from replay.environment import inherited, stated
+from replay.guard import Guard
 from replay.host import memory_available_bytes
 from replay.load import Load
 from replay.rundir import BootFolder
@@ -82,23 +85,37 @@ class _Boot:
     halt: FirsttokenError | None = None  # ends the run after this boot has been written
 
     async def run(self) -> BootFacts:
-        clock, rules = self.bench.clock, self.bench.experiment.file.engine
+        rules = self.bench.experiment.file.engine
         assert rules is not None  # the caller checked that there is something to boot
-        wall_ns, mono_ns = clock.wall_ns(), clock.now_ns()
         plan = self._plan()
+        if rules.launcher == "external":  # not ours to stop
+            return await self._run(plan, rules)
+        guard = Guard.start(self.folder.path, plan.env if rules.launcher == "command" else {})
+        if guard is None:
+            self.note("boot_unguarded")
+        try:
+            return await self._run(plan, rules)
+        finally:
+            if guard is not None:
+                guard.dismiss()
+
+    async def _run(self, plan: Launch, rules: EngineRules) -> BootFacts:
+        clock = self.bench.clock
+        wall_ns, mono_ns = clock.wall_ns(), clock.now_ns()
         memory_before = memory_available_bytes()
-        await self._prepare(plan)
         engine: Engine | None = None
         sampler: Sampler | None = None
         stopped: Stopped | None = None
         stopped_ns: int | None = None
         cancelled = False
+        await self._prepare(plan)
         try:
-            engine = await launch(rules.launcher, plan, clock)
-            self.folder.remember_engine(engine.identity())
-            self._step("spawn", engine.spawned_ns, self._spawn_proof(engine), {"processes": engine.processes_seen})
-            sampler = Sampler(clock, self.folder.telemetry, members=engine.members)
-            await self._live(engine, sampler)
+            if self.status == DONE:
+                engine = await launch(rules.launcher, plan, clock)
+                self.folder.remember_engine(engine.identity())
+                self._step("spawn", engine.spawned_ns, self._spawn_proof(engine), {"processes": engine.processes_seen})
+                sampler = Sampler(clock, self.folder.telemetry, members=engine.members)
+                await self._live(engine, sampler)
         except EngineFailed as error:
             if engine is None and isinstance(error, PortTaken):
                 raise
@@ -152,6 +169,7 @@ class _Boot:
             lag=worst_lag(self.found.windows),
             checked=checked,
             override=self.bench.load.override.stated(),
+            env=inherited(rules.launcher) | stated(plan.env),
         )
         self.folder.finish(facts)
         if cancelled:  # while it stopped: everything was measured, so the boot is kept
@@ -194,9 +212,11 @@ class _Boot:
             return
         if rules.cool_down_c is not None:
             timeout_ns = parse_duration(rules.cool_down_timeout)
-            self.found.steps.append(await surroundings.cool_down(rules.cool_down_c, timeout_ns, bench.clock))
-        began_ns, strangers = bench.clock.now_ns(), await surroundings.gpu_strangers()
-        self._step("gpu_free", began_ns, None if strangers else "no other program seen on a GPU", {"seen": strangers})
+            cooled = await surroundings.cool_down(rules.cool_down_c, timeout_ns, bench.clock)
+            self.found.steps.append(cooled)
+            if cooled.proof is None:
+                self.note("boot_not_cooled", reason=cooled.facts["missing"])
+        self.found.steps.append(await surroundings.gpu_free(bench.clock))
         keep = (self.folder.path.parent.parent, bench.experiment.profile_path)
         dirs = caches.directories(bench.experiment)
         preparing = partial(caches.prepare, rules.cache, dirs, bench.clock, keep=keep)
@@ -205,6 +225,10 @@ class _Boot:
             await wipe(plan, bench.clock)
         if rules.drop_page_cache:
             self.found.steps.append(await asyncio.to_thread(caches.drop_page_cache, bench.clock))
+        floor = await surroundings.memory_floor(round(rules.min_available_gib * GIB), bench.clock)
+        self.found.steps.append(floor)
+        if "missing" in floor.facts:
+            self.status, self.reason, self.diagnosis = DISCARDED, floor.facts["missing"], "low_memory"
 
     async def _live(self, engine: Engine, sampler: Sampler) -> None:
         """The session, under a watch that ends it when a limit is broken."""

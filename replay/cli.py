@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
+    from replay.experiment import Ask
     from replay.plan import Plan
     from replay.rundir import RunFolder
 
@@ -16,32 +17,43 @@ INTERRUPTED_EXIT = 130
 @click.argument("experiment", type=click.Path(path_type=Path))
 @click.option("-o", "--out", type=click.Path(path_type=Path), required=True, metavar="RUN", help="The run directory.")
 @click.option("--resume", is_flag=True, help="Go on with a run that was stopped, at its next boot.")
+@click.option("--amend", metavar="REASON", help="Go on under a rule that has changed; nothing can be adopted then.")
 @click.pass_context
-def replay(context: click.Context, experiment: Path, out: Path, resume: bool) -> None:
+def replay(context: click.Context, experiment: Path, out: Path, resume: bool, amend: str | None) -> None:
     """Cold-boot every arm of EXPERIMENT, block by block in random order, and replay the profile's load on it.
 
     Each boot measures the operating points that production reaches and, last, the synthetic ones. Ctrl-C stops the
-    engine, proves that it is gone and keeps what was measured. The rule is frozen before the first boot.
+    engine, proves that it is gone and keeps what was measured. The rule is frozen before the first boot: a changed one
+    needs --amend, which keeps the old rule and makes the run post hoc. At each look that the rule declares, arms that
+    are decided are dropped.
 
     \b
     Example:
       firsttoken replay experiment.toml -o runs/2026-12
       firsttoken replay experiment.toml -o runs/2026-12 --resume
+      firsttoken replay experiment.toml -o runs/2026-12 --resume --amend "three more blocks"
 
     Exit codes: 0 done, 1 an engine or arm failed, 2 wrong input, 4 too many boots spoilt, 130 stopped by Ctrl-C.
     """
     import replay.lean_httpx  # noqa: F401  before anything that imports httpx
+    from profiles.errors import UsageError
     from profiles.experiment import load_experiment
     from profiles.profile import read_profile
+    from profiles.runs import MANIFEST
     from replay.clock import SystemClock
     from replay.plan import plan_run
 
+    if amend is not None and not (resume and (out / MANIFEST).exists()):
+        raise UsageError(
+            f"{out}: --amend is for a run that was begun",
+            "Write --resume --amend REASON with its directory. Before the first boot, just change the rule.",
+        )
     clock = SystemClock()
     loaded = load_experiment(experiment)
     plan = plan_run(loaded, read_profile(loaded.profile_path), clock, keep=[out])
     for sentence in plan.notes:
         click.echo(f"Note: {sentence}", err=True)
-    failures = _run(plan, out, resume, context)
+    failures = _run(plan, out, resume, amend, context)
     for sentence in failures:
         click.echo(f"An arm failed and counts as rejected. {sentence}", err=True)
     click.echo(str(out))
@@ -49,27 +61,28 @@ def replay(context: click.Context, experiment: Path, out: Path, resume: bool) ->
         context.exit(1)
 
 
-def _run(plan: "Plan", out: Path, resume: bool, context: click.Context) -> list[str]:
+def _run(plan: "Plan", out: Path, resume: bool, amend: str | None, context: click.Context) -> list[str]:
     import asyncio
     import signal
 
     from profiles.runs import MANIFEST
     from replay.clock import SystemClock, fine_event_loop
-    from replay.experiment import run_experiment, take_up
+    from replay.experiment import run_experiment
     from replay.progress import Progress
+    from replay.resume import take_up
     from replay.rundir import RunFolder
     from replay.surroundings import boot_id
 
     clock = SystemClock()
 
-    async def open_run() -> "RunFolder":
+    async def open_run() -> "tuple[RunFolder, Plan]":
         if resume and (out / MANIFEST).exists():
-            run = await take_up(out, plan, clock)
+            run, resumed = await take_up(out, plan, clock, amend)
             run.event("run_resumed", boot_id=boot_id())
-            return run
+            return run, resumed
         run = RunFolder.create(out, clock, plan.manifest, plan.experiment.path.read_bytes())
         run.event("rule_fixed", rule_sha256=plan.experiment.bytes_sha256)
-        return run
+        return run, plan
 
     async def main() -> list[str]:
         loop = asyncio.get_running_loop()
@@ -89,22 +102,24 @@ def _run(plan: "Plan", out: Path, resume: bool, context: click.Context) -> list[
         # A hangup too: the engine has a session of its own, so a closed terminal would leave it running.
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             loop.add_signal_handler(number, stop)
-        run = await open_run()
-        already = len(run.done())
-        total = sum(map(len, plan.order))
-        if already == total:
-            click.echo("Every boot of this run is done: nothing is left to do.", err=True)
+        run, opened = await open_run()
+        progress = Progress(len(run.done()), clock)
         try:
-            with Progress(total, already, clock) as progress:
-                return await run_experiment(plan, run, clock, progress.note)
+            with progress:
+                return await run_experiment(opened, run, clock, progress.note, _ask(context))
         except asyncio.CancelledError:
             run.event("run_interrupted")
-            ended = len(run.done())
             click.echo(
-                f"Stopped after {ended} of {total} boots; the engine is gone. "
+                f"Stopped after {progress.ended} of {progress.total} boots; the engine is gone. "
                 f"Go on: firsttoken replay {plan.experiment.path} -o {out} --resume",
                 err=True,
             )
             context.exit(INTERRUPTED_EXIT)
 
     return asyncio.run(main(), loop_factory=fine_event_loop)
+
+
+def _ask(context: click.Context) -> "Ask | None":
+    """Who gives verdicts at a look: the front door knows, this package does not."""
+    given = context.obj.get("ask_verdicts") if isinstance(context.obj, dict) else None
+    return given if callable(given) else None

@@ -8,7 +8,7 @@ its read, before anything was parsed (`wire`).
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Final
 
 import httpx
@@ -43,10 +43,12 @@ class Slot:
         timeouts: Timeouts,
         headers: Mapping[str, str] | None = None,
         transport: httpx.AsyncBaseTransport | None = None,
+        new_reader: Callable[[str, str], ResponseReader] = ResponseReader,
     ) -> None:
         self._base = httpx.URL(base_url)
         self._clock = clock
         self._timeouts = timeouts
+        self._new_reader = new_reader  # by content type and content encoding; another one for those who want the text
         # No compression is asked for: a gateway that compresses holds tokens back until a block is full.
         given = {"content-type": "application/json", "accept-encoding": "identity", **(headers or {})}
         self._headers = httpx.Headers(given)
@@ -152,7 +154,7 @@ class Slot:
         try:
             flight.status = response.status_code
             headers = response.headers
-            reader = ResponseReader(headers.get("content-type", ""), headers.get("content-encoding", ""))
+            reader = self._new_reader(headers.get("content-type", ""), headers.get("content-encoding", ""))
             flight.reader, stamps, clock = reader, flight.stamps, self._clock
             own = isinstance(self._transport, StampedTransport)
             # Read to the very end, past [DONE]: leaving earlier would cost the connection (reference: replay §6).

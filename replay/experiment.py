@@ -2,48 +2,51 @@
 
 A boot that the surroundings spoilt is replaced, visibly, up to the rule's limit. An arm whose boot fails is not booted
 again: one dead boot already rejects it, and machine time is the user's cost. If the baseline fails there is nothing to
-compare with, and the run stops.
+compare with, and the run stops. An arm that a declared look decided is not booted again either (`standing`).
 """
 
-from collections.abc import Callable
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from profiles.errors import EngineFailed, FirsttokenError, RunInvalid, UsageError
-from profiles.files import read_document
-from profiles.runs import DISCARDED, DONE, FAILED, FORMAT, MANIFEST, VERSION, BootFacts
+from profiles.errors import EngineFailed, RunInvalid
+from profiles.runs import DISCARDED, DONE, FAILED, BootFacts
 from replay.boot import Bench, Place, run_boot
 from replay.clock import Clock
-from replay.engines import stop_leftover
 from replay.plan import Plan
 from replay.rundir import RunFolder
-from replay.surroundings import boot_id
+from replay.standing import Standing, decided_before, newly_decided, predecessors
+
+# Asks for the verdicts of a run, each arm's word by its name. It reads the directory; `replay` judges nothing itself.
+type Ask = Callable[[Path], Mapping[str, str]]
 
 
-async def run_experiment(plan: Plan, run: RunFolder, clock: Clock, note: Callable[..., None]) -> list[str]:
+async def run_experiment(
+    plan: Plan, run: RunFolder, clock: Clock, note: Callable[..., None], ask: Ask | None = None
+) -> list[str]:
     """Boot what is still to do, block by block. Returns one sentence per failed arm.
 
-    `note(event, **fields)` hears of every event, which is also written to the run. Raises EngineFailed if the baseline
-    does not boot, and RunInvalid if too many boots were spoilt.
+    `note(event, **fields)` hears of every event, which is also written to the run, and of `boots_left`, which is not.
+    `ask` is asked at each declared look before the last one; without it everything is booted. Raises EngineFailed if
+    the baseline does not boot, and RunInvalid if too many boots were spoilt.
     """
 
     def tell(event: str, **fields: Any) -> None:
         run.event(event, **fields)
         note(event, **fields)
 
+    standing = take_stock(plan, run, tell)
     bench = Bench(plan.experiment, plan.load, plan.patterns, str(run.manifest["run_id"]), clock)
-    done = run.done()
-    if len(done) < sum(map(len, plan.order)):
+    note("boots_left", left=standing.left())
+    if standing.left():
         await _fix_warm_up(plan, bench, run, tell)
-    ended = run.boots()
-    copies = (plan.manifest["baseline"], plan.manifest["aa"])
-    # A baseline that failed is tried again: the run needs it.
-    failed = {facts.arm: facts for facts in ended if facts.status == FAILED and facts.arm not in copies}
-    spoilt = {arm: sum(facts.arm == arm and facts.status == DISCARDED for facts in ended) for arm in plan.arms}
+    spoilt = Counter(facts.arm for facts in run.boots() if facts.status == DISCARDED)
     allowed = plan.experiment.file.discard.replacement_boots_max
     for block, names in enumerate(plan.order, start=1):
         for slot, name in enumerate(names, start=1):
-            while name not in failed and (block, name) not in done:
+            while standing.is_due(block, name):
                 if spoilt[name] > allowed:
                     raise RunInvalid(
                         f"{name}: {spoilt[name]} boots were discarded, the rule allows {allowed} replacements",
@@ -51,20 +54,78 @@ async def run_experiment(plan: Plan, run: RunFolder, clock: Clock, note: Callabl
                     )
                 facts = await _boot_once(plan, bench, run, tell, Place(block, slot, name))
                 if facts.status == DONE:
-                    done[block, name] = facts
+                    standing.done.add((block, name))
                 elif facts.status == DISCARDED:
                     spoilt[name] += 1
-                elif name in copies:
+                elif name in standing.copies:
                     raise EngineFailed(
                         f"{name}: {facts.reason}",
                         "Without its baseline a run cannot go on. If the machine was at fault, go on with --resume; "
                         "a changed engine needs a new run directory.",
                     )
                 else:
-                    failed[name] = facts
+                    standing.failed[name] = facts.reason
                     tell("arm_dropped", arm=name, reason=facts.reason)
+                note("boots_left", left=standing.left())
+        if ask is not None and _is_look(plan, run, standing, block):
+            await _look(block, ask, run, standing, tell)
+            note("boots_left", left=standing.left())
     tell("run_done", boots=len(run.boots()))
-    return [f"{name}: {facts.reason}" for name, facts in failed.items()]
+    return [f"{name}: {reason}" for name, reason in standing.failed.items()]
+
+
+def take_stock(plan: Plan, run: RunFolder, tell: Callable[..., None]) -> Standing:
+    """What is still to come of a run, also of one that was stopped: its boots and events say it."""
+    ended = run.boots()
+    copies = frozenset((plan.manifest["baseline"], plan.manifest["aa"]))
+    standing = Standing(
+        order=plan.order,
+        copies=copies,
+        arms=frozenset(plan.arms) - copies,
+        leans=predecessors(plan.experiment),
+        done={(facts.block, facts.arm) for facts in ended if facts.status == DONE},
+        # A baseline that failed is tried again: the run needs it. An arm that an amendment took out is nobody's.
+        failed={
+            facts.arm: facts.reason
+            for facts in ended
+            if facts.status == FAILED and facts.arm not in copies and facts.arm in plan.arms
+        },
+    )
+    events = run.events()
+    standing.decided = {arm: look for arm, look in decided_before(events).items() if arm in plan.arms}
+    for event in events:
+        if event["event"] == "look":  # a kill may have come between a look and what follows from it
+            _tell_decided(event["verdicts"], int(event["blocks"]), standing, tell)
+    return standing
+
+
+def _is_look(plan: Plan, run: RunFolder, standing: Standing, block: int) -> bool:
+    """Whether this block ends a declared look that is still to be taken. After the last one nothing is left to drop.
+
+    A look that failed is not taken again once boots of a later block are there.
+    """
+    if block not in plan.experiment.looks or block >= len(plan.order) or not standing.live:
+        return False
+    taken = any(event["event"] == "look" and event["blocks"] == block for event in run.events())
+    later = any(done > block for done, _ in standing.done)
+    return not (taken or later)
+
+
+async def _look(block: int, ask: Ask, run: RunFolder, standing: Standing, tell: Callable[..., None]) -> None:
+    try:
+        verdicts = dict(await asyncio.to_thread(ask, run.path))
+    except Exception as error:  # whatever it is: it costs machine time, and nothing of what was measured
+        tell("look_failed", blocks=block, reason=f"{type(error).__name__}: {error}")
+        return
+    tell("look", blocks=block, verdicts=verdicts)
+    _tell_decided(verdicts, block, standing, tell)
+
+
+def _tell_decided(verdicts: Mapping[str, str], look: int, standing: Standing, tell: Callable[..., None]) -> None:
+    words = newly_decided(verdicts, standing)
+    standing.decided |= dict.fromkeys(words, look)
+    for arm, word in words.items():
+        tell("arm_decided", arm=arm, look=look, verdict=word, needed_by=standing.needed_by(arm))
 
 
 async def _fix_warm_up(plan: Plan, bench: Bench, run: RunFolder, tell: Callable[..., None]) -> None:
@@ -108,27 +169,3 @@ async def _boot_once(plan: Plan, bench: Bench, run: RunFolder, tell: Callable[..
         raise
     tell(f"{kind}_{facts.status}", **where, reason=facts.reason)
     return facts
-
-
-async def take_up(path: Path, plan: Plan, clock: Clock) -> RunFolder:
-    """Open a stopped run to go on with it. Refuses a rule or a profile that has changed since its first boot."""
-    manifest = read_document(path / MANIFEST, FORMAT, (VERSION,))
-    if manifest["rule"]["semantic_sha256"] != plan.experiment.semantic_sha256:
-        raise UsageError(
-            f"{plan.experiment.path}: the rule has changed since this run's first boot",
-            f"The rule as it was is {path / 'experiment.toml'}: replay that one, or start a new run.",
-        )
-    if manifest["profile"]["sha256"] != plan.manifest["profile"]["sha256"]:
-        raise UsageError(f"{plan.manifest['profile']['path']}: the profile has changed since this run's first boot")
-    if manifest.get("log_patterns_sha256") != plan.manifest["log_patterns_sha256"]:
-        raise UsageError("the table of boot-log lines has changed since this run's first boot", "Start a new run.")
-    if manifest["order"] != plan.order:
-        raise FirsttokenError(f"{path}: the order of its boots is not the one this version makes", "Start a new run.")
-    run = RunFolder.resume(path, clock)
-    if run.host_restarted(boot_id()):
-        # Nothing of that boot can be alive, and what it measured was cut: it is made again.
-        run.event("interrupted_by_reboot", boots=[folder.name for folder in run.interrupted()])
-    for identity in run.leftovers():
-        if await stop_leftover(identity, clock):
-            run.event("leftover_stopped", **identity)
-    return run

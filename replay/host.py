@@ -200,6 +200,11 @@ def memory_available_bytes(proc: Path = PROC) -> int | None:
     return parse_meminfo(_read(f"{proc}/meminfo")).get("MemAvailable")
 
 
+def memory_total_bytes(proc: Path = PROC) -> int | None:
+    """MemTotal: more is never available."""
+    return parse_meminfo(_read(f"{proc}/meminfo")).get("MemTotal")
+
+
 def memory_free_bytes(proc: Path = PROC) -> int | None:
     """MemFree now: what not even the page cache uses."""
     return parse_meminfo(_read(f"{proc}/meminfo")).get("MemFree")

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 
 from profiles.errors import FirsttokenError
+from profiles.functional import Probe
 from profiles.profile import ProfileRow
 from replay.bodies import SENT, Override, Template, make_template
 from replay.client import Planned
@@ -26,6 +27,7 @@ class Load:
     warmup: Sequence[ProfileRow]
     override: Override
     templates: dict[int, Template] = field(default_factory=dict)  # by row of the profile
+    probes: Sequence[Probe] = ()  # asked after the last window, beside the load and never timed (`functional`)
     # In front of the name of each pass. An engine that is up already keeps its cache from one boot to the next.
     apart: str = ""
 

@@ -12,13 +12,16 @@ from typing import Any
 from profiles.errors import RuleError, UsageError
 from profiles.experiment import Arm, Experiment, LoadFacts, check_against_profile, load_facts
 from profiles.files import tool_version
+from profiles.functional import probe_set
 from profiles.measurable import NO_CONCURRENCY
+from profiles.planned import check_guards
 from profiles.profile import Profile, ProfileRow
 from profiles.runs import AA_SUFFIX, FORMAT, VERSION
 from replay import caches
 from replay.bodies import Override, sendable
 from replay.clock import Clock
 from replay.engines import check_launcher
+from replay.environment import check_key, inherited, stated, stated_arguments
 from replay.load import Load, prepare_load
 from replay.log_table import Pattern, patterns, table_sha256
 from replay.schedule import Recorded, Window, deciding_kind, order_of_boots, plan_windows
@@ -55,6 +58,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock, keep: Seque
     not_measurable = [str(name) for name in profile.manifest["not_measurable"]]
     check_against_profile(experiment, load=facts, content=content, not_measurable=not_measurable)
     check_launcher(experiment)
+    check_key(experiment)
     caches.check_caches(experiment, keep=(*keep, profile.path))
     extra = file.boot_log.patterns
     known_lines = patterns(experiment.path.parent / extra if extra else None)
@@ -80,8 +84,10 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock, keep: Seque
     )
     kind, why_kind = deciding_kind(experiment, recorded)
     windows = plan_windows(experiment, rows, facts.point.weights, file.design.seed, usable=usable, recorded=recorded)
+    check_guards(experiment, sum(len(window.picks) for window in windows if window.deciding))
     warmup = _warmup_rows(usable, file.load.warmup_per_class)
-    load = prepare_load(windows, warmup, override, profile.read_bodies())
+    asked = probe_set(experiment)
+    load = replace(prepare_load(windows, warmup, override, profile.read_bodies()), probes=asked.probes)
     baseline = experiment.baseline
     aa = baseline.name + AA_SUFFIX
     arms = {arm.name: arm for arm in experiment.arms} | {aa: replace(baseline, name=aa)}
@@ -108,6 +114,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock, keep: Seque
             "not_replayable": left_out,
             "observed_ns": facts.observed_ns,
             "arrivals_at": {str(c): count for c, count in sorted(facts.arrivals_at.items())},
+            "time_ns_at": {str(c): ns for c, ns in sorted(facts.time_ns_at.items())},
             "captured": captured(windows),
             "content": content,
             "synthetic": synthetic,
@@ -120,6 +127,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock, keep: Seque
         "cache": file.engine.cache,
         "override": override.stated(),
         "log_patterns_sha256": table_sha256(known_lines),
+        "functional": asked.stated(),
         "baseline": baseline.name,
         "aa": aa,
         "arms": [_stated_arm(arm) for arm in experiment.arms],
@@ -128,7 +136,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock, keep: Seque
         "order": order,
         "windows": [_stated_window(window) for window in windows],
         "seed": file.design.seed,
-        "environment": describe_environment(),
+        "environment": describe_environment() | {"inherited": inherited(file.engine.launcher)},
     }
     return Plan(
         experiment,
@@ -199,6 +207,12 @@ def _stated_arm(arm: Arm) -> dict[str, Any]:
         "argv": list(arm.argv),
         "image": arm.image or None,
         "url": arm.url or None,
+        "env": stated(arm.env),
+        "cwd": arm.cwd,
+        "container_args": stated_arguments(arm.container_args),
+        "port": arm.port or None,
+        "ready_timeout": arm.ready_timeout,
+        "stop_timeout": arm.stop_timeout,
         "extends": arm.extends,
         "changes": sorted(arm.changes),
         "note": arm.note,

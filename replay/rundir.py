@@ -31,6 +31,7 @@ from profiles.runs import (
     DONE,
     EVENTS,
     FORMAT,
+    FUNCTIONAL,
     LOG,
     MANIFEST,
     OUTCOMES,
@@ -46,6 +47,7 @@ from profiles.runs import (
 from replay.clock import Clock
 
 ENGINE = "engine.json"
+ENDED = "ended"  # a key of it: what an interrupted boot left is gone
 
 
 class RunFolder:
@@ -64,9 +66,7 @@ class RunFolder:
     def create(cls, path: Path, clock: Clock, manifest: Mapping[str, Any], rule: bytes) -> "RunFolder":
         """A new run. Raises UsageError if the path is taken."""
         if path.exists() and (not path.is_dir() or any(path.iterdir())):
-            ours = _is_run(path)
-            hint = "Add --resume to go on with it, or give another directory." if ours else "Give another directory."
-            raise UsageError(f"{path}: already exists", hint)
+            raise _taken(path)
         make_folder(path)
         make_folder(path / BOOTS)
         run = cls(path, clock)
@@ -79,16 +79,33 @@ class RunFolder:
     def resume(cls, path: Path, clock: Clock) -> "RunFolder":
         """Take up a run: cut what a kill tore."""
         run = cls(path, clock)  # first: whoever writes to it now is no leftover
-        journals = [path / EVENTS, *path.glob(f"*/*/{OUTCOMES}"), *path.glob(f"*/*/{TELEMETRY}")]
-        for journal in journals:
-            cut_torn_line(journal)
+        for name in (OUTCOMES, FUNCTIONAL, TELEMETRY):
+            for journal in path.glob(f"*/*/{name}"):
+                cut_torn_line(journal)
+        cut_torn_line(path / EVENTS)
         run.manifest = read_document(path / MANIFEST, FORMAT, (VERSION,))
         return run
+
+    def close(self) -> None:
+        """Give the directory back: another replay may have it."""
+        if self._lock is not None:
+            os.close(self._lock)
+            self._lock = None
 
     def event(self, event: str, **fields: Any) -> None:
         """Append one event with its instant on both clocks."""
         line = {"at_ns": self._clock.now_ns(), "wall_ns": self._clock.wall_ns(), "event": event, **fields}
         append_line(self.path / EVENTS, line, sync=True)
+
+    def amend(self, rule: bytes, kept_as: str, manifest: Mapping[str, Any]) -> None:
+        """Replace the rule. The old one is kept byte for byte under another name, and the manifest comes last: a kill
+        before it leaves a run to which the same amendment can be made again."""
+        kept = self.path / kept_as
+        if not kept.exists():
+            write_whole(kept, (self.path / RULE).read_bytes())
+        write_whole(self.path / RULE, rule)
+        write_document(self.path / MANIFEST, dict(manifest))
+        self.manifest = dict(manifest)
 
     def boot(self, block: int, slot: int, arm: str) -> "BootFolder":
         """A fresh folder for a boot; a second attempt at the same place gets a number."""
@@ -120,10 +137,12 @@ class RunFolder:
         """Every boot that ended, however it ended."""
         return [boot.facts for boot in read_run(self.path).boots]
 
-    def leftovers(self) -> list[dict[str, Any]]:
-        """Identities of engines whose boot was interrupted (`engines.Engine.identity`)."""
-        found = [folder for folder in self.path.glob("*/*") if (folder / ENGINE).exists()]
-        return [orjson.loads((folder / ENGINE).read_bytes()) for folder in found if not (folder / BOOT).exists()]
+    def leftovers(self) -> dict[Path, dict[str, Any]]:
+        """Engines whose boot was interrupted and that may be alive: their identity (`engines.Engine.identity`) by the
+        file that it stands in."""
+        found = [folder / ENGINE for folder in self.path.glob("*/*") if not (folder / BOOT).exists()]
+        read = {engine: orjson.loads(engine.read_bytes()) for engine in sorted(found) if engine.exists()}
+        return {engine: identity for engine, identity in read.items() if not identity.get(ENDED)}
 
     def interrupted(self) -> list[Path]:
         """Folders of boots that never ended."""
@@ -135,18 +154,28 @@ class RunFolder:
         before = resumed.get("boot_id") or self.manifest["environment"].get("boot_id")
         return boot_id is not None and before is not None and boot_id != before
 
+    def events(self) -> tuple[dict[str, Any], ...]:
+        """Everything that was written down so far, in its order."""
+        return read_run(self.path).events
+
     def last_event(self, name: str) -> dict[str, Any] | None:
         """The latest event of this name."""
-        found = [event for event in read_run(self.path).events if event["event"] == name]
+        found = [event for event in self.events() if event["event"] == name]
         return found[-1] if found else None
 
 
-def _is_run(path: Path) -> bool:
+def _taken(path: Path) -> UsageError:
+    """Why a new run cannot have this path: by what is there."""
+    if (path / EVENTS).is_file() and not (path / MANIFEST).exists():
+        return UsageError(
+            f"{path}: a run is there, and its {MANIFEST} is missing",
+            "Without it the run can be neither resumed nor judged: put it back, or give another directory.",
+        )
     try:
         read_document(path / MANIFEST, FORMAT, (VERSION,))
     except FormatError:
-        return False
-    return True
+        return UsageError(f"{path}: already exists", "Give another directory.")
+    return UsageError(f"{path}: already exists", "Add --resume to go on with it, or give another directory.")
 
 
 class BootFolder:

@@ -21,12 +21,13 @@ from heapq import heapify, heapreplace
 from typing import Any
 
 from profiles.concurrency import Window as Span
-from profiles.errors import RuleError
 from profiles.experiment import AlsoWindow, Experiment
+from profiles.planned import deciding_kind as planned_kind
+from profiles.planned import share_out as share_out
 from profiles.profile import ProfileRow
-from profiles.toml_lines import line_of
 from profiles.units import parse_duration
-from replay.timeline import Start, draws, lay_out
+from replay.pieces import draws
+from replay.timeline import Start, lay_out
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,24 +78,7 @@ def deciding_kind(experiment: Experiment, recorded: Recorded) -> tuple[str, str 
 
     Raises RuleError where the load cannot be had from this profile.
     """
-    asked = experiment.file.load.deciding
-    if asked == "timed" and not recorded.arrivals:
-        text = experiment.path.read_text(encoding="utf-8") if experiment.path.exists() else ""
-        raise RuleError(
-            experiment.path,
-            "load.deciding",
-            "the profile was generated: it has no recorded arrivals that could be timed",
-            line=line_of(text, "load.deciding"),
-            hint='Write deciding = "closed", or record production.',
-        )
-    if asked != "observed":
-        return asked, None
-    declared = experiment.file.profile.operating_point.basis == "declared"
-    if not recorded.arrivals:
-        return "closed", "nobody recorded these arrivals, so there are no busy periods: closed loops decide"
-    if not recorded.ends:
-        return "closed", "the profile holds no ends of requests, so its busy periods are not known: closed loops decide"
-    return ("closed", "the operating point is declared, so closed loops decide") if declared else ("observed", None)
+    return planned_kind(experiment, arrivals=recorded.arrivals, ends=recorded.ends)
 
 
 def plan_windows(
@@ -192,36 +176,6 @@ def _limited(
     picks = choose(alike, enough, seed=(seed, 2000 + also.c))
     name = f"closed-c{also.c}-for-{(also.limit_ns or 0) / 1e9:g}s" + (f"-{workload}" if workload else "")
     return Window(name, "closed", also.c, False, tuple(picks), workload, limit_ns=also.limit_ns)
-
-
-# With fewer rounds than this per slot a window is all start and drain: it never holds its concurrency.
-MIN_ROUNDS = 2
-
-
-def share_out(count: int, weights: dict[int, float]) -> dict[int, int]:
-    """Deal `count` requests to levels by weight, largest remainder first.
-
-    A level whose share is below `MIN_ROUNDS` requests per slot is left out, the highest first, and its share goes to
-    the others. The level with the largest weight always stays.
-    """
-    kept = dict(weights)
-    while True:
-        dealt = _deal(count, kept)
-        heaviest = max(kept, key=lambda c: kept[c])
-        thin = [c for c in kept if dealt[c] < MIN_ROUNDS * c and c != heaviest]
-        if not thin:
-            return dict(sorted(dealt.items()))
-        del kept[max(thin)]
-
-
-def _deal(count: int, weights: dict[int, float]) -> dict[int, int]:
-    total = sum(weights.values())
-    exact = {c: count * weight / total for c, weight in weights.items()}
-    dealt = {c: int(share) for c, share in exact.items()}
-    rest = count - sum(dealt.values())
-    for c in sorted(exact, key=lambda level: exact[level] - dealt[level], reverse=True)[:rest]:
-        dealt[c] += 1
-    return dealt
 
 
 def choose(

@@ -5,23 +5,28 @@ leaves the port open and the requests mostly answered, and what is measured then
 """
 
 import asyncio
-import os
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 
 import httpx
+import msgspec
 
 from profiles.errors import EngineFailed
 from profiles.experiment import Arm, Experiment
+from profiles.files import append_line
+from profiles.functional import FunctionalOutcome
 from profiles.records import OK, TIMEOUT, Outcome
-from profiles.runs import Step, WindowFacts
+from profiles.runs import FUNCTIONAL, Step, WindowFacts
+from profiles.stream import ResponseReader
 from profiles.units import MILLISECOND_NS, SECOND_NS, parse_duration
 from replay.bootlog import Pattern, scan_log, slow_lines
 from replay.client import Slot, Timeouts
 from replay.clock import Clock
 from replay.engines import Engine, log_size
+from replay.environment import engine_key
+from replay.functional import Asking, ask_probes
 from replay.isolation import prove_isolation, reset_prefix_cache
 from replay.load import Load
 from replay.metrics import GaugeWatch, Scrape, needs_sampling, scrape_idle, window_metrics
@@ -80,6 +85,7 @@ class Session:
                 await self._warm_up(pool, api)
                 if not self.pilot:
                     await self._measure(pool, api)
+                    await self._probe(api)
         finally:
             await pool.close()
 
@@ -104,10 +110,10 @@ class Session:
     def _headers(self) -> dict[str, str]:
         rules = self.experiment.file.engine
         assert rules is not None
-        key = os.environ.get(rules.api_key_env, "") if rules.api_key_env else ""
+        key = engine_key(rules.api_key_env, self.arm)
         return {"authorization": f"Bearer {key}"} if key else {}
 
-    def _new_slot(self) -> Slot:
+    def _new_slot(self, new_reader: Callable[[str, str], ResponseReader] = ResponseReader) -> Slot:
         load = self.experiment.file.load
         timeouts = Timeouts(
             connect_ns=parse_duration(load.connect_timeout),
@@ -116,7 +122,8 @@ class Session:
             gap_ns=parse_duration(load.gap_timeout),
             total_ns=parse_duration(load.request_timeout),
         )
-        return Slot(self.engine.base_url, self.clock, timeouts=timeouts, headers=self._headers() or None)
+        headers = self._headers() or None
+        return Slot(self.engine.base_url, self.clock, timeouts=timeouts, headers=headers, new_reader=new_reader)
 
     async def _isolate(self, pool: SlotPool, api: httpx.AsyncClient) -> Step:
         rules = self.experiment.file.engine
@@ -233,6 +240,28 @@ class Session:
                 scraped = await self._scrape(number - 1, api)
             one_pass = name
             scraped = await self._play(number, window, pool, api, scraped)
+
+    async def _probe(self, api: httpx.AsyncClient) -> None:
+        """The functional probes. What they show is judged by the report; only a dead engine fails its boot here."""
+        rules = self.experiment.file.engine
+        if not self.load.probes or rules is None:
+            return
+
+        def write(outcome: FunctionalOutcome) -> None:
+            append_line(self.folder.path / FUNCTIONAL, msgspec.json.encode(outcome), sync=True)
+
+        salt = self.load.apart if rules.cache_isolation == "salt" else None
+        asking = Asking(rules.model or self.found.model, salt)
+        step, outcomes = await ask_probes(
+            self.load.probes, asking, self._new_slot, self.clock, write, lambda: self.engine.lives
+        )
+        self.found.steps.append(step)
+        self.note("functional_done", asked=step.facts["asked"], answered=step.facts["answered"])
+        if all(item.outcome == OK or item.status is not None for item in outcomes):
+            self._check()
+        else:
+            await self._check_death()
+        await self._check_restart(api)
 
     async def _scrape(self, number: int, api: httpx.AsyncClient) -> Scrape:
         scraped = await scrape_idle(api, self.clock)

@@ -40,6 +40,8 @@ SOONEST_NS = 50 * MILLISECOND_NS
 DISK_FLOOR_BYTES = 512 * 1024**2
 # A driver frees what a dead process held within seconds; it never takes longer.
 MEMORY_PATIENCE_NS = 30 * SECOND_NS
+# What the last boot held has been waited for already.
+FLOOR_PATIENCE_NS = 10 * SECOND_NS
 POLL_NS = 250 * MILLISECOND_NS
 COOL_POLL_NS = 2 * SECOND_NS
 
@@ -120,14 +122,28 @@ def is_often(count: int, samples: int, share: float) -> bool:
     return count > 0 and count >= max(min(2, samples), math.ceil(share * samples))
 
 
-async def gpu_strangers(ours: Sequence[int] = (), off_loop: OffLoop = asyncio.to_thread) -> list[str]:
-    """Programs that compute on a GPU and neither are of `ours` nor descend from one; [] where nothing can be seen.
+async def gpu_strangers(ours: Sequence[int] = (), off_loop: OffLoop = asyncio.to_thread) -> list[str] | None:
+    """Programs that compute on a GPU and neither are of `ours` nor descend from one; None where nothing can be seen.
 
-    Before a spawn `ours` is empty, and whoever is there takes part in the measurement.
+    Before a spawn `ours` is empty, and whoever is there takes part in the measurement, also one whose pid counts in
+    another container.
     """
     apps: list[tuple[int, str]] | None = await off_loop(read_gpu_processes)
+    if apps is None:
+        return None
     host = Host()
-    return [f"{name} (pid {pid})" for pid, name in apps or () if host.descends(pid, ours) is False]
+    others = (False,) if ours else (False, None)
+    return [f"{name} (pid {pid})" for pid, name in apps if host.descends(pid, ours) in others]
+
+
+async def gpu_free(clock: Clock, off_loop: OffLoop = asyncio.to_thread) -> Step:
+    """Who computes on a GPU before the spawn. Facts: seen. Without a proof somebody does, or nobody can tell."""
+    began_ns, seen = clock.now_ns(), await gpu_strangers(off_loop=off_loop)
+    facts: dict[str, Any] = {"seen": seen}
+    if seen is None:
+        facts["missing"] = "no GPU sensor answers (nvidia-smi)"
+    proof = "no other program seen on a GPU" if seen == [] else None
+    return Step(name="gpu_free", began_ns=began_ns, ended_ns=clock.now_ns(), proof=proof, facts=facts)
 
 
 async def cool_down(
@@ -190,7 +206,43 @@ class MemoryWatch:
     def _judge(self, available: int | None) -> str | None:
         if available is None or available >= self.floor_bytes:
             return None
-        return f"only {format_bytes(available)} of memory were left, the floor is {format_bytes(self.floor_bytes)}"
+        return f"only {format_gib(available)} of memory were left, the floor is {format_gib(self.floor_bytes)}"
+
+
+def format_gib(count: int) -> str:
+    """Bytes in the unit of the keys that limit memory, such as engine.min_available_gib."""
+    return f"{count / 1024**3:.2f}".rstrip("0").rstrip(".") + " GiB"
+
+
+async def memory_floor(
+    floor_bytes: int,
+    clock: Clock,
+    *,
+    timeout_ns: int = FLOOR_PATIENCE_NS,
+    read: Callable[[], int | None] = memory_available_bytes,
+) -> Step:
+    """Wait until MemAvailable is at the floor before anything is started: below it an engine would be stopped at once,
+    for what others hold. Facts: available, floor bytes.
+
+    Without a proof it stayed below, and `missing` says so; or the system does not say.
+    """
+    began_ns = clock.now_ns()
+    while True:
+        available, now_ns = read(), clock.now_ns()
+        enough = available is None or available >= floor_bytes
+        if enough or now_ns - began_ns >= timeout_ns:
+            break
+        await clock.sleep_until_ns(now_ns + POLL_NS)
+    facts: dict[str, Any] = {"available_bytes": available, "floor_bytes": floor_bytes}
+    proof = None
+    if available is not None and enough:
+        proof = f"{format_gib(available)} are available, the floor is {format_gib(floor_bytes)}"
+    elif available is not None:
+        facts["missing"] = (
+            f"only {format_gib(available)} of memory were available before the engine was started, the floor is "
+            f"{format_gib(floor_bytes)} (engine.min_available_gib)"
+        )
+    return Step(name="memory_floor", began_ns=began_ns, ended_ns=now_ns, proof=proof, facts=facts)
 
 
 async def memory_back(
@@ -215,7 +267,7 @@ async def memory_back(
         if missing <= tolerance_bytes or now_ns - began_ns >= timeout_ns:
             break
         await clock.sleep_until_ns(now_ns + POLL_NS)
-    back = f"{format_bytes(after)} are available, {format_bytes(before_bytes)} were before"
+    back = f"{format_gib(after)} are available, {format_gib(before_bytes)} were before"
     return Step(
         name="memory",
         began_ns=began_ns,
@@ -231,7 +283,7 @@ def memory_held(step: Step) -> str | None:
     if step.proof is not None or missing is None:
         return None
     waited = format_duration(step.ended_ns - step.began_ns)
-    return f"{format_bytes(missing)} of memory did not come back within {waited} after the engine was gone"
+    return f"{format_gib(missing)} of memory did not come back within {waited} after the engine was gone"
 
 
 def disk_full(path: Path, floor_bytes: int = DISK_FLOOR_BYTES) -> str | None:

@@ -1,12 +1,8 @@
 """The recorded pacing of a window: which requests it sends, and when each is due. Pure; integers in nanoseconds.
 
-1. `lay_out` puts the recorded busy periods on one timeline: idle gaps above the cap are cut to it, and of a profile
-   that holds more than a boot sends, whole busy periods are chosen.
+1. `lay_out` puts the recorded busy periods on one timeline: idle gaps above the cap are cut to it. Of a profile that
+   holds more than a boot sends, pieces are chosen: whole busy periods, and parts of those that are too long (`pieces`).
 2. `Pace` says what is due when, while the window is played.
-
-Idle means that nobody was in flight, by all recorded requests: those that cannot be sent again and those whose end
-nobody saw count too. A request without an end counts as in flight until the next one arrives, so nothing beside it is
-cut. Time that nobody recorded, between two windows of a recorder, is no load: it is cut to the cap in every mode.
 
 When a request is due (mode C of the reference, replay §5):
 
@@ -17,21 +13,17 @@ When a request is due (mode C of the reference, replay §5):
   absolute anchor. A late answer never shifts it.
 """
 
-from bisect import bisect_right
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from random import Random
 from typing import Any
 
 from profiles.captures import Interval
 from profiles.concurrency import Window as Span
-from profiles.concurrency import others_in_flight, union
+from profiles.concurrency import compare_arrivals, others_in_flight, union
 from profiles.profile import ProfileRow
-
-# A busy period longer than this part of the plan is cut: one of them must not be the whole sample.
-LARGEST_PIECE = 4
+from replay.pieces import Piece, begins_ns, busy_periods, cut, is_next, samples
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +44,13 @@ class Timeline:
     starts: tuple[Start, ...]
     facts: dict[str, Any]
 
-
-@dataclass(frozen=True, slots=True)
-class _Piece:
-    """Consecutive arrivals of one busy period."""
-
-    begin_ns: int
-    end_ns: int  # the latest end of those who arrived in it, sent or not
-    held: tuple[int, ...]  # positions in the recorded rows
-    sent: tuple[int, ...]  # those of them that are sent
-    part: int = 0  # of a busy period that was cut
-    period: int = 0
-
-
-def draws(seed: tuple[int, ...]) -> Random:
-    """Random numbers that are the same for the same seed on every machine and in every process."""
-    return Random(repr(seed))
+    @property
+    def met(self) -> dict[int, int]:
+        """Requests by the concurrency that they meet as planned, and by the recorded one where an end is not known."""
+        planned = self.facts["arrivals_at"]
+        if planned is not None:
+            return {int(c): count for c, count in planned.items()}
+        return Counter((row.in_flight or 0) + 1 for row in self.rows)
 
 
 def lay_out(
@@ -91,143 +74,36 @@ def lay_out(
     if not sendable:
         return Timeline((), (), {"requests": 0})
     wanted = {row.request for row in sendable}
-    observed = union(recorded)
-    pieces = _busy_periods(rows, wanted, unfinished, idle_cap_ns if cut_idle else None, observed)
-    periods, total = len(pieces), sum(len(piece.sent) for piece in pieces)
-    whole = most is None or total <= most
-    if most is not None and total > most:
-        pieces = _choose(_cut([piece for piece in pieces if piece.sent], rows, most), rows, most, seed)
+    pieces, busy_until = busy_periods(rows, wanted, unfinished, idle_cap_ns, cut_idle, union(recorded))
+    total = sum(len(piece.sent) for piece in pieces)
+    facts = {"recorded": len(rows), "replayable": total, "whole": True, "busy_periods": len(pieces)}
+    if most is None or total <= most:
+        return _join(pieces, rows, facts)
+    facts["whole"] = False
+    parts = cut([piece for piece in pieces if piece.sent], rows, most, busy_until)
+    found = (_join(sample, rows, facts) for sample in samples(parts, rows, most, seed))
+    # What the whole profile met, at the instants at which it was recorded.
+    met = Counter((row.in_flight or 0) + 1 for row in rows)
+    return min(found, key=lambda sample: compare_arrivals(sample.met, met) or 0.0)
 
-    def pause_ns(before: _Piece, piece: _Piece) -> int:
-        gap_ns = piece.begin_ns - before.end_ns
-        if piece.period == before.period and piece.part == before.part + 1 and before.held[-1] + 1 == piece.held[0]:
-            return gap_ns  # they overlap as they did
-        if not whole:
-            return idle_cap_ns
-        if cut_idle:
-            return min(gap_ns, idle_cap_ns)
-        unseen_ns = _unseen_ns(observed, before.end_ns, piece.begin_ns)
-        return gap_ns - unseen_ns + min(unseen_ns, idle_cap_ns)
 
+def _join(pieces: Sequence[Piece], rows: Sequence[ProfileRow], facts: dict[str, Any]) -> Timeline:
+    """The timeline of some pieces, one behind the other. `facts` are those of the profile."""
     shift_of: dict[int, int] = {}  # by position: what brings its instants to the timeline
-    shift_ns = 0
+    shift_ns, joins, joined_busy = 0, 0, 0
     for before, piece in zip([None, *pieces], pieces, strict=False):
         if before is not None:
-            shift_ns += before.end_ns + pause_ns(before, piece) - piece.begin_ns
+            joined = not is_next(before, piece)
+            joins += joined
+            joined_busy += joined and piece.idle_ns < 0
+            shift_ns += begins_ns(before, piece, rows) - piece.begin_ns
         shift_of |= dict.fromkeys(piece.sent, shift_ns)
     positions = [position for piece in pieces for position in piece.sent]
     starts = _starts(rows, positions, shift_of)
     chosen = tuple(rows[position] for position in positions)
-    facts = {"recorded": len(rows), "replayable": total, "requests": len(chosen), "whole": whole}
-    facts |= {"busy_periods": periods, "span_ns": starts[-1].offset_ns} | _facts(chosen, starts)
-    return Timeline(chosen, starts, facts)
-
-
-def _end_ns(rows: Sequence[ProfileRow], at: int) -> int:
-    """The end of a request; where nobody knows it, the next arrival."""
-    end_ns = rows[at].end_ns
-    if end_ns is not None:
-        return max(end_ns, rows[at].arrival_ns)
-    return rows[at + 1].arrival_ns if at + 1 < len(rows) else rows[at].arrival_ns
-
-
-def _busy_periods(
-    rows: Sequence[ProfileRow],
-    wanted: set[int],
-    unfinished: Sequence[tuple[int, int]],
-    idle_cap_ns: int | None,
-    observed: Sequence[Span],
-) -> list[_Piece]:
-    """Busy periods in order. Between two of them is a gap that is cut: idle above the cap, or not recorded."""
-    stays = [(row.arrival_ns, _end_ns(rows, at), at) for at, row in enumerate(rows)]
-    stays += [(start_ns, max(start_ns, end_ns), -1) for start_ns, end_ns in unfinished]
-    stays.sort(key=lambda stay: (stay[0], stay[2]))
-    found: list[_Piece] = []
-
-    def close() -> None:
-        sent = tuple(at for at in held if rows[at].request in wanted)
-        found.append(_Piece(begin_ns, end_ns, tuple(held), sent, period=len(found)))
-
-    held: list[int] = []
-    begin_ns = end_ns = stays[0][0]
-    for start_ns, stay_end_ns, at in stays:
-        idle = idle_cap_ns is not None and start_ns - end_ns > idle_cap_ns
-        if idle or _unseen_ns(observed, end_ns, start_ns):
-            close()
-            held, begin_ns, end_ns = [], start_ns, start_ns
-        end_ns = max(end_ns, stay_end_ns)
-        if at >= 0:
-            held.append(at)
-    close()
-    return found
-
-
-def _unseen_ns(observed: Sequence[Span], low_ns: int, high_ns: int) -> int:
-    """How much of a gap nobody recorded. 0 where the windows are not known."""
-    if not observed or high_ns <= low_ns:
-        return 0
-    seen_ns = 0
-    for opened, close in observed[max(0, bisect_right(observed, low_ns, key=lambda span: span[0]) - 1) :]:
-        if opened >= high_ns:
-            break
-        seen_ns += max(0, min(close, high_ns) - max(opened, low_ns))
-    return high_ns - low_ns - seen_ns
-
-
-def _cut(pieces: Sequence[_Piece], rows: Sequence[ProfileRow], most: int) -> list[_Piece]:
-    """The same, with busy periods of more than a quarter of the plan in parts of about equal size."""
-    largest = max(1, most // LARGEST_PIECE)
-    found: list[_Piece] = []
-    for piece in pieces:
-        parts = -(-len(piece.sent) // largest)
-        first = piece.held[0]
-        for part in range(parts):
-            low, high = len(piece.sent) * part // parts, len(piece.sent) * (part + 1) // parts
-            last = piece.sent[high] if part < parts - 1 else piece.held[-1] + 1  # behind it
-            found.append(_part(piece, rows, range(first, last), piece.sent[low:high], part))
-            first = last
-    return found
-
-
-def _part(piece: _Piece, rows: Sequence[ProfileRow], held: Sequence[int], sent: tuple[int, ...], part: int) -> _Piece:
-    """Some consecutive arrivals of a piece."""
-    own = tuple(held)
-    begin_ns = piece.begin_ns if own[0] == piece.held[0] else rows[own[0]].arrival_ns
-    # Where it is all of it, somebody whose end nobody saw may have been in flight longer.
-    end_ns = piece.end_ns if own[-1] == piece.held[-1] else max(_end_ns(rows, at) for at in own)
-    return _Piece(begin_ns, end_ns, own, sent, part, piece.period)
-
-
-def _choose(pieces: Sequence[_Piece], rows: Sequence[ProfileRow], most: int, seed: tuple[int, ...]) -> list[_Piece]:
-    """Pieces that together send `most` requests: a systematic sample with a random start, each piece equally likely.
-
-    It goes through the pieces of each concurrency in the order of time, so that neither the concurrency nor the hours
-    are left to chance. What is too much is cut from the end of the largest.
-    """
-
-    def place(at: int) -> tuple[int, int]:
-        met = sum(rows[position].in_flight or 0 for position in pieces[at].sent)
-        return round(met / len(pieces[at].sent)), at
-
-    order = sorted(range(len(pieces)), key=place)
-    total = sum(len(piece.sent) for piece in pieces)
-    start = draws(seed).random()
-    count = -(-len(pieces) * most // total)
-    while True:
-        taken = [order[int((step + start) * len(pieces) / count)] for step in range(count)]
-        surplus = sum(len(pieces[at].sent) for at in taken) - most
-        if surplus >= 0:
-            break
-        count += 1
-    kept = {at: pieces[at] for at in sorted(taken)}
-    while surplus > 0:
-        at = max(kept, key=lambda place: (len(kept[place].sent), place))
-        piece = kept.pop(at)
-        if len(piece.sent) > surplus:
-            left = len(piece.sent) - surplus
-            kept[at] = _part(piece, rows, range(piece.held[0], piece.sent[left]), piece.sent[:left], piece.part)
-        surplus -= min(surplus, len(piece.sent))
-    return [kept[at] for at in sorted(kept)]
+    facts = {**facts, "requests": len(chosen), "span_ns": starts[-1].offset_ns}
+    facts |= {"pieces": joins + 1, "joined_busy": joined_busy}
+    return Timeline(chosen, starts, facts | _sessions_cut(rows, chosen) | _facts(chosen, starts))
 
 
 def _starts(rows: Sequence[ProfileRow], positions: Sequence[int], shift_of: dict[int, int]) -> tuple[Start, ...]:
@@ -252,6 +128,13 @@ def _starts(rows: Sequence[ProfileRow], positions: Sequence[int], shift_of: dict
         think_ns = max(0, arrival_ns - max(ended.values())) if ended else 0
         starts.append(Start(arrival_ns - zero_ns, tuple(sorted(ended)), think_ns, beside))
     return tuple(starts)
+
+
+def _sessions_cut(rows: Sequence[ProfileRow], chosen: Sequence[ProfileRow]) -> dict[str, int]:
+    """How many of the sessions that are sent lack turns that were recorded."""
+    recorded = Counter(row.session for row in rows if row.session is not None)
+    sent = Counter(row.session for row in chosen if row.session is not None)
+    return {"sessions": len(sent), "sessions_cut": sum(count < recorded[session] for session, count in sent.items())}
 
 
 def _facts(chosen: Sequence[ProfileRow], starts: Sequence[Start]) -> dict[str, Any]:

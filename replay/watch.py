@@ -8,10 +8,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from profiles.errors import EngineFailed, FirsttokenError
-from profiles.units import format_bytes
 from replay.clock import Clock
 from replay.engines import Engine, log_size
 from replay.surroundings import MemoryWatch
+
+MIB = 1024**2
 
 
 @dataclass(slots=True)
@@ -36,9 +37,9 @@ class Watch:
         """The first limit that is broken now."""
         written = log_size(self.engine.log)
         if written > self.log_limit_bytes:
-            limit = format_bytes(self.log_limit_bytes)
+            said = f"{written / MIB:.0f} MiB, the limit is {self.log_limit_bytes / MIB:.0f} MiB"
             return EngineFailed(
-                f"the engine floods its log: {format_bytes(written)}, the limit is {limit}",
+                f"the engine floods its log: {said}",
                 "Raise engine.log_limit_mib if it is meant to.",
                 diagnosis="log_flood",
             )

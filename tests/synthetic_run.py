@@ -14,6 +14,7 @@ import numpy as np
 
 from profiles.experiment import load_experiment
 from profiles.files import append_line, make_folder, write_document, write_whole
+from profiles.functional import FunctionalOutcome
 from profiles.records import ENGINE, ERROR, OK, TIMEOUT, Outcome, ResponseFacts
 from profiles.runs import (
     AA_SUFFIX,
@@ -21,6 +22,7 @@ from profiles.runs import (
     BOOTS,
     EVENTS,
     FORMAT,
+    FUNCTIONAL,
     MANIFEST,
     OUTCOMES,
     RULE,
@@ -72,8 +74,12 @@ class Effect:
     changes: tuple[str, ...] = ()
     cached: int | None = None  # of 1000 prompt tokens
     acceptance: Mapping[str, float] = field(default_factory=dict)  # accepted tokens per draft, by class
-    ttft_at: Mapping[int, float] = field(default_factory=dict)  # more of it in the sweep, by c
+    ttft_at: Mapping[int, float | Mapping[str, float]] = field(default_factory=dict)  # more of it in the sweep, by c
+    tpot_at: Mapping[int, float | Mapping[str, float]] = field(default_factory=dict)
     tokens: Mapping[str, float] = field(default_factory=dict)  # output tokens of a class at c = 8, as a change
+    throughput: float = 0.0  # output tokens of the mix at c = 8, as a change
+    draft: int = 3  # tokens of a draft
+    output: float | Mapping[str, float] = 0.0  # output tokens of each answer, as a change
 
 
 @dataclass(slots=True)
@@ -96,13 +102,18 @@ class Synthetic:
     copy: Effect | None = None  # of the baseline; None: as the baseline
     rule: str = GUARDS
     design: str = ""
+    load: str = ""
     seed: int = 1
     scale: int = 1  # every latency times this
+    drift: float = 0.0  # each boot is slower than the one before it by this much
+    classes: tuple[str, ...] = CLASSES
+    ttft_ms: Mapping[str, float] = field(default_factory=lambda: TTFT_MS)
     finished: bool = True
     edit_outcome: Callable[[str, int, Outcome], Outcome | None] = lambda arm, block, outcome: outcome
     edit_boot: Callable[[BootFacts], BootFacts | None] = lambda facts: facts
     edit_manifest: Callable[[dict[str, Any]], None] = lambda manifest: None
     events: list[dict[str, Any]] = field(default_factory=list)
+    functional: Callable[[str, int], list[FunctionalOutcome]] | None = None  # what a boot's probes brought
 
     def write(self, path: Path) -> Path:
         make_folder(path)
@@ -130,7 +141,7 @@ class Synthetic:
     def toml(self) -> str:
         lines = [
             RULE_HEAD,
-            f"[load]\nrequests_per_boot = {self.requests}\n[design]\nblocks = {self.blocks}\n{self.design}",
+            f"[load]\nrequests_per_boot = {self.requests}\n{self.load}[design]\nblocks = {self.blocks}\n{self.design}",
         ]
         lines.append('[[arm]]\nname = "v0"\nbaseline = true')
         for name, effect in self.arms.items():
@@ -216,7 +227,8 @@ class Synthetic:
     ) -> None:
         effect = self.effect_of(arm)
         facts = self.edit_boot(self.boot_facts(arm, block, slot, effect))
-        speed = np.exp(draw.normal(0, self.boot_sd, 2))
+        place = (block - 1) * (len(self.arms) + 2) + slot
+        speed = np.exp(draw.normal(0, self.boot_sd, 2) + self.drift * place)
         noise = np.exp(draw.normal(0, self.noise_sd, (self.requests, 2)))
         if facts is None:
             return
@@ -226,7 +238,7 @@ class Synthetic:
         number = 0
         for window, c, count in self.windows():
             for index in range(count):
-                workload = CLASSES[number % len(CLASSES)]
+                workload = self.classes[number % len(self.classes)]
                 outcome = self.outcome(window, c, index, number, workload, effect, sizes[number], speed * noise[number])
                 edited = self.edit_outcome(arm, block, outcome)
                 if edited is not None:
@@ -240,11 +252,15 @@ class Synthetic:
         # Without the sync to disk of write_whole: a test makes thousands of these.
         (folder / OUTCOMES).write_bytes(b"".join(line + b"\n" for line in lines))
         (folder / BOOT).write_bytes(msgspec.json.encode(facts))
+        if self.functional is not None:
+            probed = [msgspec.json.encode(item) + b"\n" for item in self.functional(arm, block)]
+            (folder / FUNCTIONAL).write_bytes(b"".join(probed))
 
     def swept(self, c: int, effect: Effect, draw: np.random.Generator) -> list[Outcome]:
         noise = np.exp(draw.normal(0, self.boot_sd, (16, 2)))
-        noise[:, 0] *= 1 + effect.ttft_at.get(c, 0.0)
-        names = [CLASSES[number % len(CLASSES)] for number in range(16)]
+        names = [self.classes[number % len(self.classes)] for number in range(16)]
+        for column, more in enumerate((effect.ttft_at, effect.tpot_at)):
+            noise[:, column] *= [1 + _of(more.get(c, 0.0), name) for name in names]
         return [
             self.outcome(f"sweep-c{c}", c, number, number, name, effect, 1.0, noise[number])
             for number, name in enumerate(names)
@@ -254,9 +270,9 @@ class Synthetic:
         self, window: str, c: int, index: int, request: int, workload: str, effect: Effect, size: float, factor: Any
     ) -> Outcome:
         sent_ns = 10 * SECOND_NS * (request + 1)
-        first_ns = TTFT_MS[workload] * size * (1 + _of(effect.ttft, workload)) * factor[0] * MILLISECOND_NS
+        first_ns = self.ttft_ms[workload] * size * (1 + _of(effect.ttft, workload)) * factor[0] * MILLISECOND_NS
         gap_ns = TPOT_MS * (1 + _of(effect.tpot, workload)) * factor[1] * MILLISECOND_NS
-        tokens = 40 + request % 50
+        tokens = round((40 + request % 50) * (1 + _of(effect.output, workload)))
         first_token_ns = sent_ns + self.scale * round(first_ns)
         last_token_ns = first_token_ns + self.scale * round(gap_ns * (tokens - 1))
         response = ResponseFacts(
@@ -309,7 +325,7 @@ class Synthetic:
             counters = {
                 "vllm:spec_decode_num_drafts_total": 100.0,
                 "vllm:spec_decode_num_accepted_tokens_total": 100 * accepted,
-                "vllm:spec_decode_num_draft_tokens_total": 300.0,
+                "vllm:spec_decode_num_draft_tokens_total": 100.0 * effect.draft,
             }
             windows.append(
                 WindowFacts(
@@ -334,10 +350,10 @@ class Synthetic:
                 started_ns=0,
                 ended_ns=70 * SECOND_NS,
                 requests=90,
-                output_tokens=6000 + 10 * block,
+                output_tokens=round((6000 + 10 * block) * (1 + effect.throughput)),
             )
         )
-        for workload in CLASSES if self.per_class else ():
+        for workload in self.classes if self.per_class else ():
             tokens = round(6000 * (1 + effect.tokens.get(workload, 0.0)) + 10 * block)
             windows.append(
                 plain_window(

@@ -131,6 +131,34 @@ def test_a_kv_cache_that_differs_between_the_boots_of_an_arm_blocks_adopt(tmp_pa
     assert "the KV cache of v1 differs between its boots, 700,000 to 750,000 tokens" in arm["reasons"][0]
 
 
+def test_what_the_kv_cache_shows_is_printed_whatever_the_verdict(tmp_path: Path) -> None:
+    """An arm that gains nothing, or has too few blocks, is not asked what blocks its adoption."""
+    apart = "boot log: the KV cache of v1 differs between its boots, 92,128 to 121,568 tokens (tolerance 2 %)"
+    for number, options in enumerate(({"blocks": 2}, {"blocks": 5})):
+        edit = edited(lambda boot: {"kv_tokens": {1: 121_568, 2: 92_128}.get(boot.block, 118_848)})
+        run = Synthetic({"v1": Effect(ttft=0.0)}, edit_boot=edit, **options)
+        assert apart in squeeze(judged(tmp_path / str(number), run)[1].stdout)
+    document, result = judged(tmp_path / "adopt", Synthetic({"v1": Effect(ttft=-0.2)}, edit_boot=edit))
+    assert "adopt is blocked: the KV cache of v1 differs" in arm_of(document, "v1")["reasons"][0]
+    assert "boot log: the KV cache of v1 differs" not in squeeze(result.stdout)  # it stands in the reason
+
+
+@pytest.mark.parametrize(("kv", "nothing"), [(131_072, True), (130_000, True), (92_128, False)])
+def test_a_kv_cache_of_another_size_is_a_difference(tmp_path: Path, kv: int, nothing: bool) -> None:
+    chosen = {"attention_backends": ["FLASH_ATTN"]}
+
+    def edit(boot: BootFacts) -> dict[str, Any]:
+        odd = (boot.arm, boot.block) == ("v1", 2)
+        return {"selection": chosen, "kv_tokens": kv if odd else 131_072}
+
+    for number, changes in enumerate(((), ("kv_cache",))):
+        run = Synthetic({"v1": Effect(ttft=0.0, changes=changes)}, edit_boot=edited(edit))
+        document, result = judged(tmp_path / str(number), run)
+        log = arm_of(document, "v1")["boot_log"]
+        assert (log["changes_nothing"], log["same_as_baseline"]) == (nothing, nothing)
+        assert ("changes nothing the boot log shows" in squeeze(result.stdout)) is nothing
+
+
 def test_a_log_that_does_not_tell_the_size_blocks_nothing(tmp_path: Path) -> None:
     assert judged_arm(tmp_path, baseline=Effect(kv_tokens=5), effect={"kv_tokens": None})["verdict"] == "adopt"
 

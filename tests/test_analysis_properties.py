@@ -65,8 +65,8 @@ def test_swapping_arm_and_baseline_mirrors_the_estimate(seed: int, change: float
         bench = make_bench(read_run(path), load_experiment(path / "experiment.toml"))
     for measure in ("ttft", "tpot"):
         there, back = (
-            paired_block_t(list(contrasts.block_means(bench.contrast(*sides).pairs)[measure].differences.values()))
-            for sides in (("v1", "v0"), ("v0", "v1"))
+            paired_block_t(list(contrasts.block_means(pairs.pairs)[measure].differences.values()))
+            for pairs in (contrasts.contrast(bench.frame, *sides, 0) for sides in (("v1", "v0"), ("v0", "v1")))
         )
         assert there is not None
         assert back is not None

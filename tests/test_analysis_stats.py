@@ -5,7 +5,8 @@ import math
 import pytest
 
 from analysis import stats
-from analysis.settle import ASSUMED_BLOCK_SD, blocks_for_measure, one_boot_statement, planned_effect, settle
+from analysis.sequences import anytime, anytime_lines, may_stop
+from analysis.settle import ASSUMED_BLOCK_SD, blocks_for_measure, how_often, one_boot_statement, planned_effect, settle
 from analysis.stats import Estimate, paired_block_t
 from analysis.verdict import GuardFinding, MeasureFinding
 from profiles.experiment_checks import QUANTILE_NEEDS
@@ -64,6 +65,83 @@ def test_block_t_of_the_randomised_block_example() -> None:
     base, arm = (-0.912, -0.905, -0.921), (-0.958, -0.969, -0.951)
     estimate = estimate_of([ours - theirs for ours, theirs in zip(arm, base, strict=True)])
     assert (estimate.low, estimate.high) == pytest.approx((-0.075343, -0.017991), abs=1e-6)
+
+
+ROWS = ((-0.912, -0.905, -0.921), (-0.908, -0.899, -0.930), (-0.900, -0.911, -0.915), (-0.958, -0.969, -0.951))
+CELLS = [(str(arm), block, value) for arm, row in enumerate(ROWS) for block, value in enumerate(row)]
+
+
+def test_the_pooled_spread_of_the_randomised_block_example() -> None:
+    pooled = stats.pooled_spread(CELLS)
+    assert pooled is not None
+    assert pooled.mse == pytest.approx(1.170277777778e-4, rel=1e-11)
+    assert pooled.df == 6
+    estimate = paired_block_t([ours - theirs for ours, theirs in zip(ROWS[3], ROWS[0], strict=True)], 0.05, pooled)
+    assert estimate is not None
+    assert estimate.half_width == pytest.approx(0.017163740676, abs=1e-12)
+    assert (estimate.mean, estimate.low, estimate.high) == pytest.approx((-0.046667, -0.063830, -0.029503), abs=1e-6)
+    # The p of the same interval: at its own end it is the alpha that made it.
+    assert stats.p_below(estimate, estimate.high or 0) == pytest.approx(0.05, abs=1e-9)
+
+
+def test_a_missing_boot_takes_a_degree_of_freedom_and_a_shift_of_a_block_none() -> None:
+    whole = stats.pooled_spread(CELLS)
+    assert whole is not None
+    shifted = stats.pooled_spread([(arm, block, value + block) for arm, block, value in CELLS])
+    assert shifted is not None
+    assert shifted.mse == pytest.approx(whole.mse, rel=1e-9)
+    assert shifted.df == 6
+    less = stats.pooled_spread(CELLS[:-1])
+    assert less is not None
+    assert less.df == 5
+    assert stats.pooled_spread([]) is None
+    assert stats.pooled_spread(CELLS[:3]) is None
+
+
+def test_a_pooled_spread_gives_one_block_no_interval() -> None:
+    one = paired_block_t([-0.05], 0.05, stats.Pooled(1e-4, 6))
+    assert one == Estimate(1, -0.05)
+
+
+@pytest.mark.parametrize(
+    ("alpha", "low", "high"),
+    [(0.025, -0.080715023634, -0.018484976366), (0.05, -0.075472604539, -0.023727395461)],
+)
+def test_the_t_confidence_sequence_has_its_reference(alpha: float, low: float, high: float) -> None:
+    found = anytime(estimate_of(DIFFERENCES), alpha)
+    assert found is not None
+    assert (found.low, found.high) == pytest.approx((low, high), abs=1e-12)
+
+
+def test_an_anytime_interval_is_wider_than_the_one_of_a_declared_look_and_may_not_exist() -> None:
+    plain, wide = estimate_of(DIFFERENCES), anytime(estimate_of(DIFFERENCES))
+    assert wide is not None
+    assert (wide.half_width or 0) > (plain.half_width or math.inf)
+    two = anytime(estimate_of(DIFFERENCES[:2]), 0.005)
+    assert two is not None
+    assert two.half_width is None  # q ≥ k
+    assert anytime(None) is None
+    pooled = paired_block_t(DIFFERENCES, 0.05, stats.Pooled(1e-4, 12))
+    assert (anytime(pooled) or plain).half_width is None
+
+
+def test_whether_a_run_may_stop_early_is_said_and_decides_nothing() -> None:
+    line = math.log(0.98)
+    estimate = estimate_of(DIFFERENCES)
+    clear = MeasureFinding("ttft", "gain", "no worse", estimate, line, 0.05)
+    (said,) = anytime_lines([clear])
+    assert said.startswith("may I stop early? Valid after any number of blocks: TTFT −4.8 % [−7.3 %, −2.3 %]: clear of")
+    close = MeasureFinding("tpot", "gain", "no worse", estimate, math.log(0.97), 0.05)
+    assert [may_stop(finding) for finding in (clear, close)] == [True, False]
+    (said,) = anytime_lines([clear, close])
+    assert "not clear of the lines yet (decides nothing)" in said
+    assert list(anytime_lines([open_at(-0.1)])) == []
+
+
+@pytest.mark.parametrize(("df", "factor"), [(2, 2.12), (4, 1.56), (9, 1.29)])
+def test_the_upper_limit_of_an_observed_spread(df: int, factor: float) -> None:
+    assert stats.sd_upper(1.0, df) == pytest.approx(factor, abs=5e-3)
+    assert stats.sd_upper(0.02, df) == pytest.approx(0.02 * stats.sd_upper(1.0, df))
 
 
 def test_no_block_gives_nothing_and_one_block_no_interval() -> None:
@@ -154,6 +232,50 @@ def test_required_blocks_at_an_sd_of_2_3_per_cent(effect: float, material: float
     assert stats.power(blocks, distance, 0.023) == pytest.approx(power, abs=5e-5)
 
 
+@pytest.mark.parametrize(
+    ("sd", "material_0", "material_2", "material_3"),
+    [
+        (0.0118, (3, 3, 2), (10, 3, 2), (4, 2)),
+        (0.0170, (4, 3, 2), (19, 4, 3), (6, 3)),
+        (0.0232, (6, 4, 3), (34, 6, 3), (10, 3)),
+        (0.0298, (8, 4, 3), (54, 8, 3), (15, 3)),
+        (0.0435, (15, 7, 3), (None, 14, 4), (29, 4)),
+    ],
+)
+def test_blocks_needed_for_three_five_and_ten_per_cent(
+    sd: float, material_0: tuple[int, ...], material_2: tuple[int | None, ...], material_3: tuple[int, ...]
+) -> None:
+    def needed(material: float, *effects: float) -> tuple[int | None, ...]:
+        line = math.log1p(-material)
+        return tuple(stats.required_blocks(line - math.log1p(-effect), sd) for effect in effects)
+
+    assert needed(0.0, 0.03, 0.05, 0.10) == material_0
+    assert needed(0.02, 0.03, 0.05, 0.10) == material_2
+    assert needed(0.03, 0.05, 0.10) == material_3
+
+
+# Adopt and reject in per cent after 2, 3, 5, 7 and 10 blocks; 40,000 simulated runs a cell, material 2 %, sd 2.3 %.
+ZONES = [
+    (0.0, (0.7, 0.2, 0.05, 0, 0), (16, 28, 49, 65, 82)),
+    (-0.02, (4.7, 5.0, 5.1, 5.1, 5.0), (5.0, 5.0, 5.1, 4.8, 4.9)),
+    (-0.03, (9.7, 14, 21, 28, 37), (2, 1.3, 0.6, 0.3, 0.2)),
+    (-0.05, (23, 46, 80, 93, 99), (0.2, 0, 0, 0, 0)),
+    (-0.10, (59, 98, 100, 100, 100), (0, 0, 0, 0, 0)),
+    (0.03, (0, 0, 0, 0, 0), (36, 76, 99, 100, 100)),
+    (0.10, (0, 0, 0, 0, 0), (73, 100, 100, 100, 100)),
+]
+
+
+@pytest.mark.parametrize(("effect", "adopt", "reject"), ZONES)
+def test_the_noncentral_t_gives_the_simulated_chance_of_each_zone(
+    effect: float, adopt: tuple[float, ...], reject: tuple[float, ...]
+) -> None:
+    distance = math.log(0.98) - math.log1p(effect)
+    for expected, sign in ((adopt, 1), (reject, -1)):
+        found = [100 * stats.power(blocks, sign * distance, 0.023) for blocks in (2, 3, 5, 7, 10)]
+        assert found == pytest.approx(expected, abs=1.0)
+
+
 def test_a_plan_of_too_many_blocks_is_none() -> None:
     assert stats.required_blocks(0.001, 0.05) is None
     assert stats.required_blocks(0.01, 0.0) == 2
@@ -174,6 +296,18 @@ def test_one_boot_per_arm_is_told_in_the_words_of_the_reference() -> None:
     )
     assert planned_effect(math.log(0.98)) == pytest.approx(0.05)
     assert blocks_for_measure(open_at(0.0), 0.05) == 6
+
+
+@pytest.mark.parametrize(("change", "often"), [(0.02, 0.41), (0.03, 0.22), (0.04, 0.10)])
+def test_how_often_identical_boots_differ(change: float, often: float) -> None:
+    """The reference counts them in a simulation whose block differences scatter by 2.44 %, and calls that 2.3 %."""
+    assert stats.chance_of_difference(change, 0.0244) == pytest.approx(often, abs=0.005)
+    assert stats.chance_of_difference(change, ASSUMED_BLOCK_SD) == pytest.approx(often, abs=0.025)
+
+
+def test_the_largest_difference_of_the_article_is_an_ordinary_one() -> None:
+    assert [how_often(change) for change in (-0.036, -0.024, -0.022)] == ["12 %", "30 %", "34 %"]
+    assert how_often(-0.2) == "less than 1 %"
 
 
 def test_chance_of_a_difference_falls_with_its_size() -> None:

@@ -109,7 +109,7 @@ def test_help_imports_nothing_heavy() -> None:
 
 PROFILE = ("build", "import", "builtin", "show", "diff", "classes", "shape", "synthesise", "export")
 COMMANDS = ("record", "concurrency", "profile", *(f"profile {name}" for name in PROFILE), "replay", "report", "engine")
-COMMANDS = (*COMMANDS, "selftest", "demo")
+COMMANDS = (*COMMANDS, "selftest", "demo", "init", "validate", "plan", "doctor")
 
 
 @pytest.mark.parametrize("command", COMMANDS)

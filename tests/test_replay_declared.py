@@ -78,7 +78,7 @@ def test_a_declared_point_is_planned_and_written_down(generated: Path) -> None:
     assert point["levels"] == [1, 2]
     assert point["weights"] == {"1": 0.75, "2": 0.25}
     assert planned.manifest["profile"]["synthetic"] is True
-    assert planned.manifest["profile"]["arrivals_at"] == {}
+    assert planned.manifest["profile"]["arrivals_at"] == planned.manifest["profile"]["time_ns_at"] == {}
     assert {pick.row.request for window in planned.load.windows for pick in window.picks} <= set(range(12))
 
 
@@ -109,7 +109,10 @@ def test_what_production_does_is_not_declared_away(tmp_path: Path) -> None:
     record(tmp_path / "profile", ["qa", "json", "qa"])
     with pytest.raises(RuleError, match="was recorded and has an operating point of its own"):
         plan(tmp_path, DECLARED)
-    assert plan(tmp_path, "").manifest["operating_point"]["basis"] == "arrivals"
+    manifest = plan(tmp_path, "").manifest
+    assert manifest["operating_point"]["basis"] == "arrivals"
+    measured = read_profile(tmp_path / "profile").concurrency()
+    assert manifest["profile"]["time_ns_at"] == {str(c): ns for c, ns in sorted(measured.time_ns_at.items())} != {}
 
 
 @pytest.mark.parametrize(

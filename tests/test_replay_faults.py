@@ -56,6 +56,8 @@ blocks = 1
 seed = 2
 [discard]
 when = []
+[functional]
+prompts = "off"
 [[arm]]
 name = "v0"
 """

@@ -1,6 +1,7 @@
 """The recorded pace in virtual time: whole replays of hours, with the exact instant of every request."""
 
 import random
+from collections import Counter
 from functools import partial
 from typing import Any
 
@@ -8,9 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scripted import Answer, Engine, after, closed, play
 from test_replay_schedule import row
-from test_replay_timeline import CAP_NS, at
+from test_replay_timeline import CAP_NS, at, crowd
 from virtual import run_virtual
 
+from profiles.concurrency import compare_arrivals
 from profiles.profile import ProfileRow
 from profiles.records import ERROR
 from profiles.units import MICROSECOND_NS, MILLISECOND_NS, SECOND_NS
@@ -71,6 +73,18 @@ def test_a_child_goes_on_whatever_became_of_its_parent() -> None:
     rows = [at(0, 0, 2), at(1, 5, 6, parent=0)]
     engine = Engine(lambda sent: Answer(4 * SECOND_NS, (), ERROR) if sent.index == 0 else after(1))
     assert due_s(run_virtual(play(paced(rows), engine))) == {0: 0, 1: 7}
+
+
+def test_the_baseline_meets_the_concurrency_of_the_profile_of_which_it_plays_a_part() -> None:
+    """Two hours of trace, of which a boot sends 400 requests, on an engine as fast as the recorded one."""
+    rows = crowd(3600, seed=3)
+    window = paced(rows, most=400)
+    lasts = {place: pick.row.end_ns - pick.row.arrival_ns for place, pick in enumerate(window.picks) if pick.row.end_ns}
+    played = run_virtual(play(window, Engine(lambda sent: after(lasts[sent.index] / SECOND_NS))))
+    found = compare_arrivals(played.arrivals_at, Counter((sent.in_flight or 0) + 1 for sent in rows))
+    assert found is not None
+    assert found < 0.07  # the bench check allows 0.1
+    assert played.ended_ns - played.started_ns < 1200 * SECOND_NS
 
 
 def test_a_day_of_trace_takes_no_time() -> None:

@@ -44,6 +44,8 @@ blocks = {blocks}
 seed = 2
 [discard]
 when = []
+[functional]
+prompts = "off"
 [[arm]]
 name = "v0"
 """
@@ -266,7 +268,7 @@ def test_a_baseline_that_does_not_boot_stops_the_run(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "said"),
     [
-        (('name = "v1"', 'name = "v1"\nagrs = ["--x"]'), ":27: arm[1].agrs: unknown key\n  Did you mean 'args'?"),
+        (('name = "v1"', 'name = "v1"\nagrs = ["--x"]'), ":29: arm[1].agrs: unknown key\n  Did you mean 'args'?"),
         (('name = "v1"', 'name = "v1"\nargv = ["no-engine"]'), "arm[1].argv: v1: the command 'no-engine' does not"),
         (('path = "profile"', 'path = "elsewhere"'), "elsewhere: no such directory"),
         (("blocks = 1", "blocks = 0"), ": design.blocks: must be at least 1"),

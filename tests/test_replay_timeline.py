@@ -1,7 +1,8 @@
 """The recorded pacing of a window: what is cut, what waits for what, and what stands for a long profile."""
 
 from collections import Counter
-from itertools import pairwise
+from itertools import accumulate, pairwise
+from random import Random
 from typing import Any
 
 import pytest
@@ -9,6 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from test_replay_schedule import row
 
+from profiles.captures import Interval
+from profiles.concurrency import compare_arrivals, others_in_flight
 from profiles.profile import ProfileRow
 from profiles.units import HOUR_NS, SECOND_NS
 from replay.timeline import Pace, Start, Timeline, lay_out
@@ -141,15 +144,129 @@ def test_a_long_profile_is_sampled_through_all_of_its_hours() -> None:
     assert offsets(timeline) == pytest.approx([9.9 * (k // 5) + k % 5 for k in range(120)])
 
 
-def test_a_busy_period_of_more_than_a_quarter_of_the_plan_is_cut_into_consecutive_arrivals() -> None:
+def test_a_busy_period_of_more_than_a_quarter_of_the_plan_is_played_in_pieces_without_a_pause() -> None:
     rows = bursts([4000])
-    timeline = lay_out(rows, rows, idle_cap_ns=CAP_NS, most=40)
+    timeline = lay_out(rows, rows, idle_cap_ns=CAP_NS, most=80)
     requests = [sent.request for sent in timeline.rows]
-    assert len(requests) == 40
+    assert len(requests) == 80
     runs = sum(later != earlier + 1 for earlier, later in pairwise(requests)) + 1
-    assert 4 <= runs <= 5
-    breaks = [b - a for a, b in pairwise(offsets(timeline))]
-    assert {round(gap, 6) for gap in breaks} == {1.0, 5.9}
+    assert runs in (4, 5)
+    assert (timeline.facts["pieces"], timeline.facts["joined_busy"]) == (runs, 0)
+    # Nobody was idle for more than 0.1 s in those hours, and nobody is now.
+    assert offsets(timeline) == list(range(80))
+
+
+def crowd(count: int, seed: int, apart_s: float = 2.0, lasts_s: float = 3.0) -> list[ProfileRow]:
+    """Requests of many users, each a session with think time, that overlap as they come."""
+    random = Random(seed)
+    begins = list(accumulate(random.expovariate(1 / apart_s) for _ in range(count)))
+    stays = [(begin, begin + random.lognormvariate(0, 0.8) * lasts_s) for begin in begins]
+    met = others_in_flight([Interval(round(begin * 1e9), round(end * 1e9)) for begin, end in stays])
+    last: dict[int, int] = {}  # by session: its last request
+    rows: list[ProfileRow] = []
+    for number, (begin, end) in enumerate(stays):
+        free = [session for session, turn in last.items() if stays[turn][1] <= begin <= stays[turn][1] + 60]
+        session = random.choice(free) if free and random.random() < 0.6 else number
+        parent = last.get(session)
+        last[session] = number
+        rows.append(at(number, begin, end, in_flight=met[number], session=session, parent=parent))
+    return rows
+
+
+def variation(timeline: Timeline, rows: list[ProfileRow]) -> float:
+    """Between the concurrency that the plan makes and the recorded one."""
+    found = compare_arrivals(timeline.met, Counter((sent.in_flight or 0) + 1 for sent in rows))
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_a_small_part_of_one_busy_period_is_as_dense_as_the_whole(seed: int) -> None:
+    """16 of 42 requests that came within 10 s: they last about 4 s, and no pause is among them."""
+    rows = crowd(42, seed=5, apart_s=0.25, lasts_s=0.6)
+    timeline = lay_out(rows, rows, idle_cap_ns=CAP_NS, most=16, seed=(seed,))
+    assert len(timeline.rows) == 16
+    assert timeline.facts["busy_periods"] == 1
+    assert timeline.facts["span_ns"] < 6 * SECOND_NS
+    longest_ns = max(later.arrival_ns - earlier.arrival_ns for earlier, later in pairwise(rows))
+    starts = [start.offset_ns for start in timeline.starts]
+    assert max(later - earlier for earlier, later in pairwise(starts)) <= longest_ns
+
+
+@pytest.mark.parametrize(("count", "apart_s", "lasts_s"), [(3000, 2.0, 3.0), (6000, 4.0, 3.0), (3000, 0.5, 2.0)])
+def test_the_pieces_meet_the_concurrency_of_the_whole_profile(count: int, apart_s: float, lasts_s: float) -> None:
+    rows = crowd(count, 11, apart_s, lasts_s)
+    whole = lay_out(rows, rows, idle_cap_ns=CAP_NS)
+    for seed in range(6):
+        timeline = lay_out(rows, rows, idle_cap_ns=CAP_NS, most=400, seed=(seed,))
+        assert variation(timeline, rows) < 0.07
+        share = timeline.facts["span_ns"] / whole.facts["span_ns"]
+        assert share == pytest.approx(400 / count, rel=0.25)
+
+
+def test_a_piece_that_begins_among_others_follows_at_the_recorded_distance() -> None:
+    # Somebody is always in flight: each request lasts 2.5 s, one comes each second.
+    rows = [at(k, k, k + 2.5, in_flight=min(k, 2)) for k in range(400)]
+    timeline = lay_out(rows, rows, idle_cap_ns=CAP_NS, most=80)
+    assert timeline.facts["joined_busy"] == timeline.facts["pieces"] - 1 >= 3
+    assert offsets(timeline) == list(range(80))
+    assert timeline.facts["arrivals_at"] == {"1": 1, "2": 1, "3": 78}
+
+
+def test_a_piece_that_begins_among_others_never_waits_for_an_arrival_that_took_longer_than_they_did() -> None:
+    # The request before the second half began 100 s before it and lasted through it; that of the first half lasts 1 s.
+    rows = [at(k, k, k + 1.5, in_flight=1) for k in range(32)]
+    rows += [at(32, 40, 180, in_flight=0)]
+    rows += [at(33 + k, 140 + k, 141.5 + k, in_flight=2) for k in range(32)]
+    joined = 0
+    for seed in range(12):
+        timeline = lay_out(rows, rows, idle_cap_ns=20 * SECOND_NS, most=32, seed=(seed,))
+        sent = [chosen.request for chosen in timeline.rows]
+        for (before, earlier), (request, later) in pairwise(zip(sent, offsets(timeline), strict=True)):
+            if request != before + 1 and request > 32:
+                joined += 1
+                assert later - earlier <= 1.5
+    assert joined
+
+
+def test_what_is_cut_out_of_sessions_is_counted() -> None:
+    rows = crowd(400, seed=2)
+    facts = lay_out(rows, rows, idle_cap_ns=CAP_NS, most=100).facts
+    sent = lay_out(rows, rows, idle_cap_ns=CAP_NS, most=100).rows
+    held = {chosen.request for chosen in sent}
+    lacking = {chosen.session for chosen in sent} & {row.session for row in rows if row.request not in held}
+    assert facts["sessions"] == len({chosen.session for chosen in sent})
+    assert facts["sessions_cut"] == len(lacking) > 0
+    whole = lay_out(rows, rows, idle_cap_ns=CAP_NS).facts
+    assert (whole["sessions_cut"], whole["pieces"], whole["joined_busy"], whole["parents_missing"]) == (0, 1, 0, 0)
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 900)), min_size=2, max_size=60),
+    st.integers(0, 300),
+    st.integers(1, 40),
+    st.integers(0, 5),
+)
+def test_gaps_inside_a_piece_are_the_recorded_ones_and_no_join_makes_a_pause(
+    stays: list[tuple[int, int]], cap_ns: int, most: int, seed: int
+) -> None:
+    begun = sorted(stays)
+    rows = [row(k, arrival_ns=begin, end_ns=begin + lasts) for k, (begin, lasts) in enumerate(begun)]
+    idle: dict[int, int] = {}  # nobody was in flight so long before it
+    busy_until = begun[0][0]
+    for k, (begin, lasts) in enumerate(begun):
+        idle[k] = begin - busy_until
+        busy_until = max(busy_until, begin + lasts)
+    timeline = lay_out(rows, rows, idle_cap_ns=cap_ns, most=most, seed=(seed,))
+    places = zip(timeline.rows, timeline.starts, strict=True)
+    placed = [(sent.request, start.offset_ns) for sent, start in places]
+    busy_until = placed[0][1] + begun[placed[0][0]][1]
+    for (before, earlier_ns), (request, later_ns) in pairwise(placed):
+        if request == before + 1 and idle[request] <= cap_ns:
+            assert later_ns - earlier_ns == begun[request][0] - begun[before][0]
+        else:
+            assert later_ns - busy_until <= max(0, min(idle[request], cap_ns))
+        busy_until = max(busy_until, later_ns + begun[request][1])
 
 
 @given(st.data())

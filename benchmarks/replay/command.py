@@ -43,6 +43,8 @@ blocks = 1
 seed = 1
 [discard]
 when = []
+[functional]
+prompts = "off"
 [[arm]]
 name = "only"
 """

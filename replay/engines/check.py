@@ -12,9 +12,11 @@ from profiles.toml_lines import line_of
 from profiles.units import SECOND_NS
 from replay.engines.commands import call_now
 from replay.engines.external import host_and_port, reaches
-from replay.engines.ports import find_program
+from replay.engines.ports import find_program, free_port, resolve
+from replay.host import memory_total_bytes
 
 ASK_LIMIT_NS = 30 * SECOND_NS
+GIB = 1024**3
 
 type Refuse = Callable[..., RuleError]
 
@@ -28,6 +30,8 @@ def check_launcher(experiment: Experiment) -> None:
     def refuse(key: str, problem: str, hint: str = "") -> RuleError:
         return RuleError(experiment.path, key, problem, line=line_of(text, key), hint=hint)
 
+    _check_memory(engine, refuse)
+    _check_host(experiment, engine, refuse)
     if engine.launcher != "external":
         for arm in experiment.arms:
             if not (experiment.path.parent / arm.cwd).is_dir():
@@ -48,6 +52,28 @@ def _key(experiment: Experiment, arm: Arm, key: str) -> str:
         if table.name == arm.name and getattr(table, key):
             return f"arm[{index}].{key}"
     return f"engine.{key}"
+
+
+def _check_memory(engine: Engine, refuse: Refuse) -> None:
+    total = memory_total_bytes()
+    if engine.launcher != "external" and total is not None and engine.min_available_gib * GIB >= total:
+        raise refuse(
+            "engine.min_available_gib",
+            f"{engine.min_available_gib:g} GiB can never be available: this machine has {total / GIB:.1f} GiB",
+            "Every boot would be discarded.",
+        )
+
+
+def _check_host(experiment: Experiment, engine: Engine, refuse: Refuse) -> None:
+    """The host has an address, and one of ours where a port of it is to be found."""
+    hint = "It is where the engine listens and where its requests go: an address of this machine, such as 127.0.0.1."
+    try:
+        resolve(engine.host)
+        if any(not arm.port for arm in experiment.arms):
+            free_port(engine.host)
+    except (OSError, ValueError) as error:  # a name that cannot be one is a UnicodeError
+        reason = (error.strerror if isinstance(error, OSError) else "") or str(error)
+        raise refuse("engine.host", f"{engine.host!r} cannot be used: {reason}", hint) from None
 
 
 def _check_programs(experiment: Experiment, refuse: Refuse) -> None:

@@ -27,6 +27,11 @@ class Listener:
     uid: int
 
 
+def resolve(host: str) -> str:
+    """An address of this host. Raises OSError or UnicodeError where it has none of the kind that we connect to."""
+    return str(socket.getaddrinfo(host, 0, _family(host), socket.SOCK_STREAM)[0][4][0])
+
+
 def free_port(host: str) -> int:
     """A port of this host that nothing has bound now."""
     with socket.socket(_family(host)) as probe:

@@ -7,7 +7,8 @@ The way of a request through it, with the module that owns each step:
 3. `bootlines` what the boot prints, in vLLM's words, so that the same patterns match
 4. `wire`      HTTP/1.1: bytes in, requests out; a connection that notices when its client has gone
 5. `chat`      OpenAI chat and completions: the body that is read, the chunks that are written, in the `shape` asked for
-6. `text`      what the model answers, how long, and how predictable it is; all of it follows from the prompt alone
+6. `text`      what the model answers, how long, and how predictable it is; all of it follows from the prompt alone;
+               `composed` is what is more than text: tool calls, JSON of a schema, reasoning, stop sequences
 7. `cache`     which head of a prompt is already computed
 8. `steps`     the machine: which tokens share a step and what the step costs; pure, in any time you like
 9. `server`    the iteration loop in real time, and the endpoints

@@ -1,11 +1,12 @@
 """OpenAI's chat and completions, as vLLM speaks them: the body that is read, the objects that are written.
 
 Not simulated, and refused with a 400: more than one choice. Not simulated, and ignored as an unknown field would be:
-stop strings, logprobs, sampling parameters. Reasoning and tool calls come only in the `shape` that a request asks for.
+logprobs, sampling parameters. Reasoning and tool calls come in the `shape` that a request asks for, or as they are
+`composed` for it.
 """
 
 import zlib
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any
 
@@ -53,6 +54,12 @@ class Ask(msgspec.Struct):
     stream: bool | None = False
     stream_options: StreamOptions | None = None
     tools: list[Any] | None = None
+    # What is in these is looked at where it is used: an engine takes a body that says something odd there.
+    tool_choice: Any = None
+    parallel_tool_calls: Any = None
+    response_format: Any = None
+    stop: Any = None
+    chat_template_kwargs: Any = None
     cache_salt: str | None = None
     return_token_ids: bool | None = False
     firsttoken_fault: str | None = None
@@ -83,6 +90,12 @@ def read_ask(body: bytes, endpoint: str) -> Ask:
 def messages_of(ask: Ask) -> list[tuple[str, str]]:
     """Role and text of each message. Parts that are not text count nothing."""
     return [(message.role, _text_of(message.content)) for message in ask.messages or ()]
+
+
+def last_user_text(ask: Ask) -> str:
+    """What the last message of a user says; the prompt of completions."""
+    said = [_text_of(message.content) for message in ask.messages or () if message.role == "user"]
+    return said[-1] if said else " ".join(bare_prompt_of(ask))
 
 
 def bare_prompt_of(ask: Ask) -> list[str]:
@@ -119,6 +132,10 @@ class Answer:
     usage_in_each: bool = False
     cached_in_usage: bool = True
     shape: Shape = PLAIN
+    # What the tokens from one to another say, where the answer is `composed`: (start, stop, whole) to delta and kind.
+    says: Callable[[int, int, bool], tuple[dict[str, Any], str]] | None = None
+    calls_tools: bool = False
+    wrong_finish: bool = False
 
     def role_chunk(self) -> bytes:
         """The first chunk of a chat: a role, and no token yet."""
@@ -160,11 +177,16 @@ class Answer:
     def _said(self, words: Sequence[str], start: int, field: str) -> tuple[dict[str, Any], str]:
         if self.endpoint != CHAT:
             return {"text": joined(words, start=start == 0)}, TEXT
+        if self.says is not None:
+            delta, kind = self.says(start, start + len(words), field == "message")
+            return {field: delta}, kind
         delta, kind = delta_of(self.shape, words, start, f"call_{self.id[-16:]}")
         return {field: delta}, kind
 
     def _finish(self, finish: str) -> str:
-        return "tool_calls" if self.shape.tools and finish == "stop" else finish
+        if self.wrong_finish:
+            return "stop"
+        return "tool_calls" if (self.shape.tools or self.calls_tools) and finish == "stop" else finish
 
     def _event(self, choices: list[Any], produced: int, cached_tokens: int, *, usage: bool = False) -> bytes:
         document = self._head("chat.completion.chunk" if self.endpoint == CHAT else "text_completion", choices)

@@ -75,6 +75,10 @@ def engine(ctx: click.Context, /, **flags: Any) -> None:
     error_in_stream, cut, stall:2s or http_500. In the same way it asks for a shape, in "firsttoken-shape" or
     "firsttoken_shape": reasoning:8 (or reasoning_content:8), tools:6, k:4, early_role, comments, joined by commas.
 
+    It calls the tools that the last user message names, answers with JSON of the schema that is asked for, thinks
+    where enable_thinking is set, and ends at a stop sequence. The flags from --break-tool-arguments to --no-tools
+    break that, so that an arm can.
+
     POST /reset_prefix_cache is there with VLLM_SERVER_DEV_MODE=1 in the environment, as in vLLM.
 
     \b

@@ -85,6 +85,13 @@ class Faults:
     compile_cache: str | None = None
     jit_shapes: bool = False
     ignore_cache_salt: bool = False
+    break_tool_arguments: bool = False  # the end of a call's arguments is lost in a stream, and only there
+    leak_reasoning: bool = False  # reasoning stands in the text, in its marks
+    ignore_schema: bool = False  # what is asked for as JSON comes as text
+    wrong_finish_reason: bool = False  # always stop
+    drift_length: float = 1.0  # times the natural length
+    nondeterministic: bool = False  # the same request gets other words each time, as many
+    no_tools: bool = False  # a request with tools is refused, as vLLM does without a parser
     metrics: bool = True
     metrics_lag_ns: int = 0
 

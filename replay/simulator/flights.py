@@ -12,6 +12,7 @@ from typing import Any, Final
 from profiles.units import parse_duration
 from replay.simulator import text
 from replay.simulator.chat import Refused
+from replay.simulator.composed import Piece
 from replay.simulator.shape import Shape, read_shape
 from replay.simulator.steps import Job, Output
 
@@ -66,6 +67,7 @@ class Flight:
 
     job: Job
     script: text.Script
+    pieces: tuple[Piece, ...] = ()  # of an answer that is `composed`: one per token
     outputs: asyncio.Queue[Output] = field(default_factory=asyncio.Queue)
     first_token_ns: int | None = None  # as planned, like the following: the machine's own view
     last_token_ns: int | None = None

@@ -81,13 +81,23 @@ _OPTIONS = (
         "--flood-log", type=_COUNT, metavar="MIB", default=0, help="Print noise: half in the boot, half while serving."
     ),
     click.option("--ignore-cache-salt", is_flag=True, help="A salt keeps nothing apart in the prefix cache."),
+    click.option("--break-tool-arguments", is_flag=True, help="A stream loses the end of a tool call's arguments."),
+    click.option("--leak-reasoning", is_flag=True, help="Reasoning comes as text, in its marks."),
+    click.option("--ignore-schema", is_flag=True, help="What is asked for as JSON comes as text."),
+    click.option("--wrong-finish-reason", is_flag=True, help="It is always stop."),
+    click.option(
+        "--drift-length", type=click.FloatRange(0.1, 10), default=1.0, help="Answers so many times their length."
+    ),
+    click.option("--nondeterministic", is_flag=True, help="The same request gets other words each time."),
+    click.option("--no-tools", is_flag=True, help="A request with tools is refused."),
     click.option("--no-metrics", is_flag=True, help="/metrics is a 404."),
     click.option("--metrics-lag", default="0ms", callback=_read_duration, help="Counters may be so old."),
 )
 SIMULATION_ONLY = frozenset(
     "boot_time seed speed_sd time_scale kv_jitter truth compile_cache jit_shapes die_in_boot hang_in_boot early_ready "
     "die_after hang_after errors_after restart_after ignore_sigterm spawn_child leave_grandchildren reuse_port twin "
-    "flood_log ignore_cache_salt no_metrics metrics_lag".split()
+    "flood_log ignore_cache_salt break_tool_arguments leak_reasoning ignore_schema wrong_finish_reason drift_length "
+    "nondeterministic no_tools no_metrics metrics_lag".split()
 )
 
 
@@ -102,7 +112,8 @@ def faults_of(flags: dict[str, Any]) -> Faults:
     """The faults among a command's values."""
     same = (
         "die_in_boot hang_in_boot early_ready die_after hang_after errors_after restart_after ignore_sigterm "
-        "spawn_child leave_grandchildren reuse_port twin compile_cache jit_shapes ignore_cache_salt"
+        "spawn_child leave_grandchildren reuse_port twin compile_cache jit_shapes ignore_cache_salt "
+        "break_tool_arguments leak_reasoning ignore_schema wrong_finish_reason drift_length nondeterministic no_tools"
     ).split()
     return Faults(
         **{name: flags[name] for name in same},

@@ -16,7 +16,7 @@ from profiles.dialects import CHAT, COMPLETIONS
 from profiles.files import append_line, tool_version
 from profiles.requests import describe
 from replay.clock import Clock
-from replay.simulator import bootlines, chat, metrics, replies, text, wire
+from replay.simulator import bootlines, chat, composed, metrics, replies, text, wire
 from replay.simulator.bootlines import Line
 from replay.simulator.cache import block_hashes
 from replay.simulator.chat import Answer, Refused
@@ -190,6 +190,8 @@ class EngineServer:
             early = self._faults.early_ready
             connection.send(wire.response(200 if early is not None and early.with_200 else 503, LOADING))
             return
+        if self._faults.no_tools and ask.tools and ask.tool_choice != "none":
+            raise Refused(400, '"auto" tool choice requires --enable-auto-tool-choice and --tool-call-parser to be set')
         fault = read_fault(_asked(request, "fault") or ask.firsttoken_fault)
         shape = asked_shape(_asked(request, "shape") or ask.firsttoken_shape)
         if fault is not None and fault.kind == "http_500":
@@ -212,6 +214,9 @@ class EngineServer:
             usage_in_each=ask.stream_options is not None and ask.stream_options.continuous_usage_stats,
             cached_in_usage=self._cached_in_usage,
             shape=shape,
+            says=composed.speaker(flight.pieces, flight.job.id, lose_end=self._faults.break_tool_arguments),
+            calls_tools=any(piece.name for piece in flight.pieces),
+            wrong_finish=self._faults.wrong_finish_reason,
         )
         self._flights[flight.job.id] = flight
         self._machine.submit(flight.job)
@@ -244,7 +249,14 @@ class EngineServer:
             limit=ask.limit or room,
             min_tokens=ask.min_tokens,
             ignore_eos=ask.ignore_eos,
+            drift=self._faults.drift_length,
+            luck=secrets.token_bytes(8) if self._faults.nondeterministic else b"",
+            plain=self._faults.ignore_schema,
         )
+        pieces: tuple[composed.Piece, ...] = ()
+        if endpoint == CHAT:
+            leak, ignore = self._faults.leak_reasoning, self._faults.ignore_schema
+            script, pieces = composed.compose(ask, script, ask.limit or room, leak=leak, ignore_schema=ignore)
         salt = "" if self._faults.ignore_cache_salt else ask.cache_salt or ""
         kind = "chatcmpl" if endpoint == CHAT else "cmpl"
         job = Job(
@@ -255,7 +267,7 @@ class EngineServer:
             accept=script.accepted,
             blocks=block_hashes([*prompt, *script.words], salt),
         )
-        return Flight(job, script)
+        return Flight(job, script, pieces)
 
     def _land(self, flight: Flight) -> None:
         """Book a request that has ended in any way."""

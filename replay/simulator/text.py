@@ -103,15 +103,27 @@ def workload_of(facts: RequestFacts, prompt_tokens: int) -> str:
 
 
 def write_script(
-    workload: str, prompt: Sequence[str], *, limit: int, min_tokens: int = 0, ignore_eos: bool = False
+    workload: str,
+    prompt: Sequence[str],
+    *,
+    limit: int,
+    min_tokens: int = 0,
+    ignore_eos: bool = False,
+    drift: float = 1.0,
+    luck: bytes = b"",
+    plain: bool = False,
 ) -> Script:
-    """The answer to `prompt` in at most `limit` tokens. `ignore_eos` makes it exactly `limit` long."""
+    """The answer to `prompt` in at most `limit` tokens. `ignore_eos` makes it exactly `limit` long.
+
+    The faults of an answer: `drift` stretches its natural length, `luck` gives it other words of the same number, and
+    `plain` says JSON as text.
+    """
     digest = hashlib.blake2b("\0".join((workload, *prompt)).encode(), digest_size=16).digest()
     shortest, longest = LENGTHS[workload]
     natural = shortest + int(uniform(digest, -1) * (longest - shortest + 1))
-    length = limit if ignore_eos else max(natural, min_tokens)
-    drawn = [WORDS[byte % len(WORDS)] for byte in hashlib.shake_128(digest).digest(length)]
-    words = json_words(drawn) if workload == JSON else drawn
+    length = limit if ignore_eos else max(round(natural * drift), min_tokens, 1)
+    drawn = [WORDS[byte % len(WORDS)] for byte in hashlib.shake_128(digest + luck).digest(length)]
+    words = json_words(drawn) if workload == JSON and not plain else drawn
     finish = "length" if ignore_eos or length > limit else "stop"
     return Script(workload, tuple(words[:limit]), finish, digest)
 

@@ -1,0 +1,116 @@
+"""What is said about an arm below the table: sentences, for whoever prints them."""
+
+from collections.abc import Iterator
+
+from analysis.findings import ArmReport, Report
+from analysis.functional import functional_lines
+from analysis.lines import COLUMNS_SHOWN, format_estimate
+from analysis.looks import stopped_line
+from analysis.sequences import anytime_lines
+from analysis.verdict import ClassFinding, GuardFinding, MeasureFinding
+from profiles.units import HOUR_NS, format_change, format_duration, format_percent
+
+
+def reasons(arm: ArmReport, report: Report) -> list[str]:
+    """Why the verdict is what it is. What makes the whole run invalid stands above the table already."""
+    return [reason for reason in arm.verdict.reasons if reason not in report.invalid]
+
+
+def zones(arm: ArmReport) -> str:
+    """`TTFT no gain, no worse; TPOT open, no worse`; the change too of a measure for which the table has no column."""
+    parts = []
+    for at, finding in enumerate(arm.measures):
+        change = f" {format_estimate(finding.estimate)}:" if at >= COLUMNS_SHOWN else ""
+        parts.append(f"{finding.title}{change} {finding.zone}, {finding.no_worse}")
+    return "; ".join(parts)
+
+
+def split_measures(arm: ArmReport) -> list[MeasureFinding]:
+    """The measures that make an arm workload-dependent; none of an arm with another verdict."""
+    if arm.verdict.word != "workload-dependent":
+        return []
+    return [finding for finding in arm.measures if {item.direction for item in finding.classes} >= {"gain", "loss"}]
+
+
+def class_sentence(item: ClassFinding, arm: ArmReport) -> str:
+    """`code −15.9 % [−16.8 %, −15.0 %] gain, acceptance length 2.99 → 3.95`."""
+    text = f"{item.name} {format_estimate(item.estimate)} {item.direction}"
+    base, own = arm.acceptance.get(item.name, (None, None))
+    if base is not None and own is not None:
+        text += f", acceptance length {base:.2f} → {own:.2f}"
+    return text
+
+
+def points(arm: ArmReport, report: Report) -> Iterator[str]:
+    """Ladder, guards, functions, boot log, limits and what would settle it."""
+    yield from _ladder(arm, report)
+    yield from map(guard_sentence, arm.guards)
+    yield from functional_lines(arm.functional, arm.log.compared)
+    yield from log_sentences(arm, report)
+    yield from _limits(arm)
+    if arm.settle is not None:
+        hours = "" if report.relative else f" = {format_duration(arm.settle.hours * HOUR_NS)} of machine time"
+        yield f"would settle it: {arm.settle.blocks} blocks in all{hours}"
+    if arm.settle_otherwise is not None:
+        yield f"would settle it{', besides' if arm.settle else ''}: {arm.settle_otherwise}"
+    if report.course.undeclared is not None:
+        yield from anytime_lines(arm.measures)
+
+
+def guard_sentence(guard: GuardFinding) -> str:
+    """`guard ttft_p90 −0.0 % [−0.6 %, +0.6 %]: pass (margin 10 %, deciding)`."""
+    shown = ""
+    if guard.metric == "error_rate":
+        if guard.value is not None and guard.high is not None:
+            shown = f" {format_percent(guard.value, 2)} (at most {format_percent(guard.high, 2)})"
+        limit = f"ceiling {format_percent(guard.limit, 2)}"
+    else:
+        if guard.value is not None:
+            shown = f" {format_change(guard.value)}"
+        if guard.low is not None and guard.high is not None:
+            shown += f" [{format_change(guard.low)}, {format_change(guard.high)}]"
+        limit = f"margin {format_percent(guard.limit, 0)}"
+    reason = f"; {guard.reason}" if guard.reason else ""
+    return f"guard {guard.metric}{shown}: {guard.status} ({limit}, {guard.role}{reason})"
+
+
+def log_sentences(arm: ArmReport, report: Report) -> list[str]:
+    """What the boot log of an arm says, against the baseline's."""
+    lines = []
+    if not report.cold:
+        lines.append("boot log: not seen, the engine was up already")
+    elif arm.log.clean:
+        lines.append("boot log: no fallback line that the baseline lacks")
+    elif report.experiment.file.boot_log.on_dirty == "note":
+        lines += [f"boot log, new fallback (noted by the rule): {line}" for line in arm.log.new]
+    lines += [f"boot log, new: {line}" for line in arm.log.noted]
+    lines += [f"boot log, new, allowed by the rule ({reason}): {line}" for line, reason in arm.log.allowed]
+    lines += [f"boot log: {note}" for note in arm.log.notes]
+    # What blocks adopt is part of the reason only where the numbers would adopt.
+    said = " ".join(arm.verdict.reasons)
+    lines += [f"boot log: {blocker}" for blocker in arm.log.blockers if blocker not in said]
+    return lines
+
+
+def _ladder(arm: ArmReport, report: Report) -> Iterator[str]:
+    if arm.stopped:
+        yield stopped_line(arm.stopped)
+    if arm.log.changes_nothing:
+        yield f"changes nothing the boot log shows against {arm.log.changes_nothing}: same backend, same scheduling"
+    if arm.log.same_as_baseline and arm.log.changes_nothing != report.baseline:
+        yield f"nothing in the boot log tells it from the baseline {report.baseline}"
+    if arm.step:
+        parts = [f"{item.title} {format_estimate(item.estimate)} {item.zone}" for item in arm.step.measures]
+        yield f"this step alone, against {arm.step.against}: {'; '.join(parts)}"
+
+
+def _limits(arm: ArmReport) -> Iterator[str]:
+    for finding in arm.measures:
+        if finding.coverage is not None and finding.coverage < 1:
+            yield f"{finding.title} covers {format_percent(finding.coverage, 0)} of the paired requests"
+    if arm.cached is not None and max(arm.cached) > 0:
+        ours, theirs = (format_percent(share) for share in arm.cached)
+        by = ", by the engine's counters" if arm.shown.cached_source == "counters" else ""
+        yield f"cached prompt tokens {ours}, baseline {theirs}{by}"
+    for block, reason in arm.discarded_pairs:
+        yield f"block {block} discarded: {reason}"
