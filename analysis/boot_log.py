@@ -60,7 +60,7 @@ def judge_logs(run: Run, experiment: Experiment, arm: Arm) -> LogJudgement:
     # what the baseline does not print is known from such a one.
     booted = any(boot.facts.arm == arm.name for boot in run.boots)
     lacking = [name for name, found in ((arm.name, booted), (baseline.name, theirs)) if not found]
-    if False:
+    if lacking:
         note = f"not compared, no boot of {' and of '.join(lacking)} has ended well yet"
         return LogJudgement((), (), (), (note,), (), None, False, compared=False)
     slow_notes, slow_blockers = _slow(run, own, theirs)

@@ -8,10 +8,9 @@ import numpy as np
 import polars as pl
 
 from analysis.bench_check import levels
-from analysis.charts.acceptance import LEAST_POINTS, Point, acceptance
 from analysis.charts.blocks import blocks
 from analysis.charts.concurrency import ADVISES, DECIDES, concurrency, shown_levels
-from analysis.charts.crossover import MIX, MOST_CLASSES, crossover
+from analysis.charts.crossover import MIX
 from analysis.charts.ecdf import Distribution, distribution, ecdf
 from analysis.charts.forest import CLASS, COPY, Effect, forest
 from analysis.charts.forest import MIX as FOREST_MIX
@@ -19,13 +18,13 @@ from analysis.charts.panel import Panel
 from analysis.findings import ArmReport, Report
 from analysis.measured import measured
 from analysis.measures import higher_is_better, title_of
+from analysis.page_described import acceptances, sweeps
 from analysis.page_parts import (
     Cell,
     Section,
     Table,
     change,
     estimate_cells,
-    interval,
     number,
     share,
     span,
@@ -242,96 +241,3 @@ def _marked(report: Report) -> dict[int, str]:
             advises = ADVISES if window["kind"] == "closed" else SWEEP
             roles[c] = roles[c] if roles.get(c) in (DECIDES, ADVISES) else advises
     return dict(sorted(roles.items()))
-
-
-def acceptances(report: Report) -> Section:
-    """Acceptance length of the baseline against the change of TPOT; a table alone below four classes."""
-    panels: list[Panel] = []
-    rows: list[list[Cell]] = []
-    for arm in report.arms:
-        points = []
-        for item in arm.shown.acceptance_gain:
-            if item.base_length is not None and item.estimate is not None:
-                points.append(Point(item.workload, item.base_length, item.estimate))
-            rows.append(
-                [
-                    text(arm.arm),
-                    text(item.workload),
-                    number(item.base_length, _two(item.base_length)),
-                    number(item.own_length, _two(item.own_length)),
-                    share(item.base_rate),
-                    share(item.own_rate),
-                    *estimate_cells(item.estimate),
-                ]
-            )
-        panel = acceptance(arm.arm, points)
-        panels += [panel] if panel else []
-    how = (
-        "A point per class: how many tokens a step of the baseline yields (1 + accepted per draft), against the arm's"
-        " change of TPOT; below 0 is faster. A longer draft should pay where drafts are accepted. Rates are not"
-        " comparable between draft lengths."
-    )
-    head = ("arm", "class", "length, baseline", "length, arm", "rate, baseline", "rate, arm", *_CHANGE)
-    table = Table("acceptance-numbers", "Mean acceptance length and change of TPOT by class.", head, rows)
-    why = "" if panels else f"Too few classes for a picture, {LEAST_POINTS} are needed: see the numbers."
-    if not rows:
-        why = "No engine of this run told how many drafted tokens were accepted, class by class."
-    return Section("acceptance", "Acceptance against gain", how, panels, [table] if rows else [], why)
-
-
-def _two(value: float | None) -> str:
-    return "" if value is None else f"{value:.2f}"
-
-
-def sweeps(report: Report) -> Section:
-    """The crossover over low concurrency."""
-    panels: list[Panel] = []
-    rows: list[list[Cell]] = []
-    turns: list[list[Cell]] = []
-    levels_swept = sorted({point.c for arm in report.arms for point in arm.shown.sweep})
-    for arm in report.arms:
-        panel = crossover(arm.arm, arm.shown.sweep, arm.shown.crossover)
-        panels += [panel] if panel else []
-        rows += _sweep_rows(arm, levels_swept)
-        turns += [
-            [
-                text(arm.arm),
-                text(item.workload or MIX),
-                text("TTFT" if item.measure == "ttft" else "decode rate"),
-                *(number(end, f"{end:.2f}" if end is not None else "") for end in (item.turn, item.low, item.high)),
-                text(item.sides),
-            ]
-            for item in arm.shown.crossover
-        ]
-    how = (
-        "Change against the baseline at each c in %, with its band: of TTFT (left) less is better, of the decode rate"
-        " (right) more. Where the line crosses 0 the arm turns from help to harm. It describes and decides nothing."
-    )
-    tables = []
-    if turns:
-        head = ("arm", "class", "measure", "turns at c", "low", "high", "reads as")
-        tables.append(Table("turns", "Where the sign turns, and how surely.", head, turns))
-    if rows:
-        columns = ("arm", "class", "measure", *(f"c = {c}" for c in levels_swept))
-        said = "Relative changes at each level of the sweep, with intervals."
-        tables.append(Table("sweep-numbers", said, columns, rows))
-    why = "" if panels else 'This run has no sweep; the rule asks for one with "sweep c=1..8" in load.also.'
-    if any(len(_classes(arm)) > MOST_CLASSES for arm in report.arms):
-        why = f"Drawn are the mix and the {MOST_CLASSES} classes that change most; the table has all."
-    return Section("crossover", "Low-concurrency crossover", how, panels, tables, why)
-
-
-def _classes(arm: ArmReport) -> set[str]:
-    return {point.workload for point in arm.shown.sweep if point.workload is not None}
-
-
-def _sweep_rows(arm: ArmReport, swept: list[int]) -> Iterator[list[Cell]]:
-    """A row per class and measure, a column per level."""
-    cells: dict[tuple[str | None, str], dict[int, Cell]] = {}
-    for point in arm.shown.sweep:
-        mean, _, _ = estimate_cells(point.estimate)
-        shown = Cell(f"{mean.shown} {interval(point.estimate)}", mean.value)
-        cells.setdefault((point.workload, point.measure), {})[point.c] = shown
-    for (workload, measure), held in cells.items():
-        title = "TTFT" if measure == "ttft" else "decode rate"
-        yield [text(arm.arm), text(workload or MIX), text(title), *(held.get(c, text("")) for c in swept)]

@@ -146,10 +146,12 @@ def _parse_also(path: Path, text: str, entry: str) -> list[AlsoWindow]:
         problem = f"{entry!r} is not a window; write {known}, with c from 1 to {HIGHEST_C}"
         raise RuleError(path, "load.also", problem, line=line)
     try:
-        limit_ns = parse_duration(match[2]) if match[2] else None
+        limit_ns = parse_duration(match[2]) if match[2] else 60 * SECOND_NS
     except ValueError as error:
         raise RuleError(path, "load.also", str(error), line=line) from None
-    return [AlsoWindow("closed", int(match[1]), limit_ns or 60 * SECOND_NS, per_class=match[3] is not None)]
+    if limit_ns == 0:
+        raise RuleError(path, "load.also", f"{entry!r} would send nothing; write a time above 0", line=line)
+    return [AlsoWindow("closed", int(match[1]), limit_ns, per_class=match[3] is not None)]
 
 
 def _known_keys() -> set[str]:

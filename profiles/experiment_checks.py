@@ -100,9 +100,11 @@ def _check_load(experiment: Experiment, refuse: Refuse) -> None:
         durations |= {f"arm[{index}].{name}": value for name, value in own.items() if value}
     for key, duration in durations.items():
         try:
-            parse_duration(duration)
+            parsed_ns = parse_duration(duration)
         except ValueError as error:
             raise refuse(key, str(error)) from None
+        if parsed_ns == 0 and key.endswith("_timeout"):
+            raise refuse(key, f"{duration!r} would end everything at once", "Write a time above 0, such as 60s.")
 
 
 def _check_engine(experiment: Experiment, refuse: Refuse) -> None:

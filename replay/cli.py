@@ -42,20 +42,27 @@ def replay(context: click.Context, experiment: Path, out: Path, resume: bool, am
     from profiles.runs import MANIFEST
     from replay.clock import SystemClock
     from replay.plan import plan_run
+    from replay.progress import without_log
 
     if amend is not None and not (resume and (out / MANIFEST).exists()):
         raise UsageError(
             f"{out}: --amend is for a run that was begun",
             "Write --resume --amend REASON with its directory. Before the first boot, just change the rule.",
         )
+    if resume and not _begun(out):
+        raise UsageError(
+            f"{out}: --resume is for a run that was begun, and none is there",
+            "See whether the path is right. A new run begins without --resume.",
+        )
     clock = SystemClock()
     loaded = load_experiment(experiment)
     plan = plan_run(loaded, read_profile(loaded.profile_path), clock, keep=[out])
-    for sentence in plan.notes:
-        click.echo(f"Note: {sentence}", err=True)
     failures = _run(plan, out, resume, amend, context)
-    for sentence in failures:
-        click.echo(f"An arm failed and counts as rejected. {sentence}", err=True)
+    if failures:
+        many = f"{len(failures)} arms failed and count" if len(failures) > 1 else "An arm failed and counts"
+        _tell(f"{many} as rejected:")
+        for sentence in failures:
+            _tell(f"  {without_log(sentence)}")
     click.echo(str(out))
     if failures:
         context.exit(1)
@@ -79,9 +86,12 @@ def _run(plan: "Plan", out: Path, resume: bool, amend: str | None, context: clic
         if resume and (out / MANIFEST).exists():
             run, resumed = await take_up(out, plan, clock, amend)
             run.event("run_resumed", boot_id=boot_id())
+            if amend is not None:
+                _tell_notes(plan)
             return run, resumed
         run = RunFolder.create(out, clock, plan.manifest, plan.experiment.path.read_bytes())
         run.event("rule_fixed", rule_sha256=plan.experiment.bytes_sha256)
+        _tell_notes(plan)
         return run, plan
 
     async def main() -> list[str]:
@@ -109,14 +119,34 @@ def _run(plan: "Plan", out: Path, resume: bool, amend: str | None, context: clic
                 return await run_experiment(opened, run, clock, progress.note, _ask(context))
         except asyncio.CancelledError:
             run.event("run_interrupted")
-            click.echo(
-                f"Stopped after {progress.ended} of {progress.total} boots; the engine is gone. "
-                f"Go on: firsttoken replay {plan.experiment.path} -o {out} --resume",
-                err=True,
-            )
+            _tell(f"Stopped after {progress.ended} of {progress.total} boots; the engine is gone. Go on with:")
+            # In one line, to be copied.
+            click.echo(f"  firsttoken replay {plan.experiment.path} -o {out} --resume", err=True)
             context.exit(INTERRUPTED_EXIT)
 
     return asyncio.run(main(), loop_factory=fine_event_loop)
+
+
+def _begun(out: Path) -> bool:
+    """Whether a run is there, be it one without its manifest."""
+    from profiles.runs import EVENTS, MANIFEST
+
+    return (out / MANIFEST).exists() or (out / EVENTS).exists()
+
+
+def _tell_notes(plan: "Plan") -> None:
+    """What a person should know before the first boot: once, when the run begins or its rule has changed."""
+    for sentence in plan.notes:
+        _tell(f"Note: {sentence}")
+
+
+def _tell(text: str) -> None:
+    """To whoever waits: on stderr, folded to the terminal."""
+    import sys
+
+    from profiles.terminal import columns, fold
+
+    click.echo(fold(text, columns(sys.stderr)), err=True)
 
 
 def _ask(context: click.Context) -> "Ask | None":

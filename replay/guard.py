@@ -29,7 +29,7 @@ from profiles.runs import BOOT, EVENTS
 from profiles.units import MILLISECOND_NS, SECOND_NS
 from replay.clock import Clock, SystemClock
 from replay.engines import stop_leftover
-from replay.engines.family import ended, starting
+from replay.engines.reaper import ended, starting
 from replay.rundir import ENDED, ENGINE
 
 SCRIPT: Final = 'read -r _ || exec "$@"'
@@ -85,7 +85,6 @@ class Guard:
         os.close(self._line)
         self._process.wait()
         ended(self._process.pid)
-
 
 
 def acting(run: Path) -> bool:

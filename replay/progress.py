@@ -1,10 +1,23 @@
-"""What a person sees while a run goes on: one live line with an ETA on a terminal, plain lines otherwise. On stderr."""
+"""What a person sees while a run goes on: one live line with an ETA on a terminal, plain lines otherwise. On stderr.
 
+Lines are folded to the terminal. Where a boot failed, its log is named once, from the run's directory.
+"""
+
+import re
 import sys
 from typing import Any, Self, TextIO
 
+from profiles.runs import BOOTS, LOG, PILOTS
+from profiles.terminal import columns, fold
 from profiles.units import format_duration
 from replay.clock import Clock
+
+_PATH_OF_LOG = re.compile(rf" \((?:log: )?[^()]*{re.escape(LOG)}\)")
+
+
+def without_log(reason: str) -> str:
+    """Why a boot failed, without the path of its log, which is named beside it."""
+    return _PATH_OF_LOG.sub("", reason)
 
 
 class Progress:
@@ -21,6 +34,7 @@ class Progress:
         self._boot_started_ns = clock.now_ns()
         self._status: Any = None
         self._said: set[str] = set()
+        self._folder = ""  # of the boot that goes on, from the run's directory
 
     @property
     def total(self) -> int:
@@ -53,6 +67,7 @@ class Progress:
             self._left = fields["left"]
         elif event == "boot_started":
             self._boot_started_ns = now_ns
+            self._folder = f"{BOOTS}/{fields.get('folder')}"
             self._live(f"{place}: booting{self._eta(0)}")
         elif event == "boot_ready":
             self._live(f"{place}: ready after {fields['seconds']:.1f} s, measuring{self._eta(0)}")
@@ -82,7 +97,7 @@ class Progress:
             self._measured += 1
             self._measured_ns += took_ns
         word = event.removeprefix("boot_")
-        reason = f": {fields['reason']}" if fields.get("reason") else ""
+        reason = self._reason(event == "boot_failed", fields)
         ended = event != "boot_discarded"  # that one will be replaced
         eta = self._eta(1 if ended else 0)
         self._line(f"{place}: {word} in {format_duration(took_ns)}{reason}{eta}")
@@ -106,13 +121,20 @@ class Progress:
         place = f"pilot boot of {fields.get('arm')}"
         if event == "pilot_started":
             self._boot_started_ns = now_ns
+            self._folder = f"{PILOTS}/{fields.get('folder')}"
             self._live(f"{place}: booting")
         elif event == "pilot_ready":
             self._live(f"{place}: ready after {fields['seconds']:.1f} s, warming up")
         elif event in ("pilot_done", "pilot_failed", "pilot_discarded"):
-            reason = f": {fields['reason']}" if fields.get("reason") else ""
+            reason = self._reason(event == "pilot_failed", fields)
             took = format_duration(now_ns - self._boot_started_ns)
             self._line(f"{place}: {event.removeprefix('pilot_')} in {took}{reason}")
+
+    def _reason(self, failed: bool, fields: dict[str, Any]) -> str:
+        if not fields.get("reason"):
+            return ""
+        log = f"; log: {self._folder}/{LOG}" if failed else ""
+        return f": {without_log(fields['reason'])}{log}"
 
     def _eta(self, ending: int) -> str:
         """What is left, `ending` boots of it aside."""
@@ -132,8 +154,9 @@ class Progress:
             self._status.update(text)
 
     def _line(self, text: str) -> None:
+        text = fold(text, columns(self._stream))
         if self._status is not None:
-            self._status.console.print(text, markup=False, highlight=False)
+            self._status.console.print(text, markup=False, highlight=False, soft_wrap=True)
         else:
             self._stream.write(text + "\n")
             self._stream.flush()

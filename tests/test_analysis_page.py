@@ -380,6 +380,16 @@ def test_a_relative_page_tells_no_absolute_figure(report: Report, relative: str)
     ]
 
 
+def test_a_relative_page_scrubs_what_people_wrote(report: Report) -> None:
+    file = report.experiment.file
+    asked = msgspec.structs.replace(file.rule, question="Is TTFT below 300 ms on /srv/models/big?")
+    experiment = replace(report.experiment, file=msgspec.structs.replace(file, rule=asked))
+    told = replace(report, experiment=experiment, warnings=("the fan stood still for 45 s on spark-1234.lan:8000",))
+    text = PageReader(render_page(told, static=True, relative=True)).text
+    assert "Is TTFT below … ms on" in text
+    assert not re.search("300 ms|/srv/models|45 s|spark-1234", text)
+
+
 def test_every_colour_has_one_for_a_dark_screen(static: str) -> None:
     light = {one for one, _ in COLOURS.values()}
     used = {

@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 from synthetic_run import Effect, Synthetic
-from test_analysis_report import arm_of, judged, squeeze
 from test_analysis_replay_modes import captured, checks
+from test_analysis_report import arm_of, judged, squeeze
 
 from profiles.runs import BootFacts, LogFinding
 

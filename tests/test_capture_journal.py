@@ -235,7 +235,7 @@ def test_an_empty_directory_may_become_a_capture(tmp_path: Path, left: list[str]
 
 def test_an_unwritable_place_is_the_users_to_mend(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    with pytest.raises(UsageError, match="cannot record here"):
+    with pytest.raises(UsageError, match="cannot be made"):
         open_journal(tmp_path / "file" / "c")
 
 

@@ -28,8 +28,8 @@ from replay.engines import (
     stop_leftover,
     wait_listening,
 )
-from replay.engines.container import _instant, client_environment, run_command
-from replay.engines.family import read_stat
+from replay.engines.container_client import client_environment, instant_of, run_command
+from replay.engines.proc_stat import read_stat
 
 HOST = "127.0.0.1"
 ROOT = Path(__file__).parents[1]
@@ -101,7 +101,7 @@ def test_an_ipv6_host_is_published_in_brackets(tmp_path: Path) -> None:
     ],
 )
 def test_the_daemons_dates_are_read_to_the_nanosecond(text: str, seconds: float | None) -> None:
-    assert _instant(text) == (pytest.approx(seconds) if seconds is not None else None)
+    assert instant_of(text) == (pytest.approx(seconds) if seconds is not None else None)
 
 
 @pytest.fixture

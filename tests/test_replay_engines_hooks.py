@@ -104,7 +104,10 @@ def test_hooks_start_follow_and_stop_an_engine(folder: Path) -> None:
         written: list[dict[str, Any]] = []
         engine: Any = await launch("command", plan(folder, port, remember=written.append), CLOCK)
         await wait_listening(engine, CLOCK, patience_ns=30 * SECOND_NS)
-        assert written == [engine.identity()]  # before it was started
+        assert written[0]["members"] == []  # before anything was started
+        assert written[-1] == engine.identity()
+        assert [pid for pid, _ in written[-1]["members"]] == [engine._logs.pid]
+        assert any(told["calling"] for told in written)  # while `start` ran
         assert engine.cold
         assert engine.lives
         assert engine.strangers() == []

@@ -214,7 +214,10 @@ def test_an_arm_that_dies_in_boot_fails_and_the_others_go_on(folder: Path) -> No
     done = replay(folder)
     assert done.returncode == 1
     assert "Traceback" not in done.stderr
-    assert "An arm failed and counts as rejected. v1: the engine died while it booted (exit code 3)" in done.stderr
+    said = " ".join(done.stderr.split())
+    assert "An arm failed and counts as rejected: v1: the engine died while it booted (exit code 3)" in said
+    assert done.stderr.count("engine.log") == 1
+    assert max(map(len, done.stderr.splitlines())) <= 80
     run = read_run(folder / "run")
     statuses = Counter((boot.facts.arm, boot.facts.status) for boot in run.boots)
     assert statuses == {("v0", "done"): 2, ("v0.aa", "done"): 2, ("v1", "failed"): 1}  # not booted again

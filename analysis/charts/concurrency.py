@@ -4,12 +4,14 @@ from collections.abc import Mapping
 from typing import Final
 
 from analysis.charts.panel import WIDTH, Panel, key
+from profiles.charts.shares import small_percent
 from profiles.charts.style import Spec, colour
 from profiles.units import format_percent
 
 DECIDES: Final = "decides"
 ADVISES: Final = "advisory"
 _ROW: Final = 26
+_ROW_OF_TWO: Final = 34
 _LEFT: Final = 52
 _BESIDE: Final = 96
 MOST_LEVELS: Final = 24
@@ -73,7 +75,7 @@ def concurrency(profile: Mapping[int, int], met: Mapping[int, int], marked: Mapp
             },
         },
         {
-            "data": {"values": [bar | {"label": format_percent(float(str(bar["share"])))} for bar in bars]},
+            "data": {"values": [bar | {"label": small_percent(float(str(bar["share"])))} for bar in bars]},
             "mark": {"type": "text", "align": "left", "dx": 4, "fontSize": 11},
             "encoding": {"y": place, "yOffset": offset, "x": x, "text": {"field": "label"}},
         },
@@ -91,7 +93,7 @@ def concurrency(profile: Mapping[int, int], met: Mapping[int, int], marked: Mapp
             "encoding": {"y": place, "text": {"field": "role"}},
         },
     ]
-    spec: Spec = {"width": width, "height": _ROW * len(levels), "layer": layers}
+    spec: Spec = {"width": width, "height": (_ROW if len(names) < 2 else _ROW_OF_TWO) * len(levels), "layer": layers}
     deciding = [c for c, role in marked.items() if role == DECIDES]
     said = ", ".join(
         f"{format_percent(float(str(bar['share'])))} at c = {bar['c']}" for bar in bars if bar["who"] == "recorded"

@@ -2,13 +2,14 @@
 
 1. `contract`   what every launcher takes (`Launch`) and gives (`Engine`, `Stopped`)
 2. `ports`      who listens on a port, strangers and twins included
-3. `family`     which processes are the engine's, and the only place that signals any
-4. `process`    the launcher `process`: a program on this machine
-5. `commands`   one command at a time, off the event loop
-6. `container`  the launchers `docker` and `podman`
-7. `hooks`      the launcher `command`: the user's own commands, for systemd, ssh and anything else
-8. `external`   the launcher `external`: an engine that is up already
-9. `check`      what can be refused before the first boot
+3. `proc_stat`  a line of the process table; `reaper`, whose parent this program is
+4. `family`     which processes are the engine's, and who signals any; `listening`, which sockets are theirs
+5. `process`    the launcher `process`: a program on this machine; `leftover`, what a killed program of ours left of it
+6. `commands`   one command at a time, off the event loop; `follower`, a command whose output is the engine's log
+7. `container`  the launchers `docker` and `podman`; `container_client`, their command line
+8. `hooks`      the launcher `command`: the user's own commands, for systemd, ssh and anything else; `hook_leftover`
+9. `external`   the launcher `external`: an engine that is up already
+10. `check`     what can be refused before the first boot
 """
 
 from collections.abc import Mapping
@@ -17,8 +18,9 @@ from typing import Any
 from profiles.units import SECOND_NS
 from replay.clock import Clock
 from replay.engines.check import check_launcher
-from replay.engines.container import ContainerEngine, bind_address
-from replay.engines.container import stop_leftover as stop_left_container
+from replay.engines.container import ContainerEngine
+from replay.engines.container_client import bind_address
+from replay.engines.container_client import stop_leftover as stop_left_container
 from replay.engines.contract import (
     Engine,
     Launch,
@@ -30,11 +32,11 @@ from replay.engines.contract import (
     wait_listening,
 )
 from replay.engines.external import ExternalEngine
+from replay.engines.hook_leftover import stop_leftover as stop_left_hooked
 from replay.engines.hooks import HookedEngine, wipe
-from replay.engines.hooks import stop_leftover as stop_left_hooked
+from replay.engines.leftover import stop_leftover as stop_left_process
 from replay.engines.ports import find_program, free_port, port_refuses
 from replay.engines.process import EngineProcess
-from replay.engines.process import stop_leftover as stop_left_process
 
 __all__ = [
     "Engine",
@@ -58,7 +60,7 @@ __all__ = [
 
 
 # An engine that is left over measures nothing any more: it gets less than a stop_timeout.
-LEFTOVER_PATIENCE_NS = 20 * SECOND_NS
+LEFTOVER_PATIENCE_NS = 10 * SECOND_NS
 
 
 async def launch(kind: str, launch: Launch, clock: Clock) -> Engine:

@@ -9,15 +9,20 @@ import contextlib
 import os
 import signal
 import subprocess
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from profiles.files import FILE_MODE
-from profiles.units import SECOND_NS
-from replay.engines.family import ended, starting
+from profiles.units import MILLISECOND_NS, SECOND_NS
+from replay.clock import Clock
+from replay.engines.proc_stat import lives, read_stat
+from replay.engines.reaper import ended, starting
 
 OUTPUT_LIMIT = 16 * 1024 * 1024
+POLL_NS = 50 * MILLISECOND_NS
+
+type Caller = tuple[int, float]  # pid and start of a command's process
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +41,21 @@ class Called:
 
 
 async def call(
-    argv: Sequence[str], *, env: Mapping[str, str], cwd: Path, limit_ns: int, output: Path | None = None
+    argv: Sequence[str],
+    *,
+    env: Mapping[str, str],
+    cwd: Path,
+    limit_ns: int,
+    output: Path | None = None,
+    began: Callable[[Caller], None] | None = None,
 ) -> Called:
-    """Run a command to its end. With `output` both its streams are appended there. OSError as from Popen."""
+    """Run a command to its end. With `output` both its streams are appended there. OSError as from Popen.
+
+    `began` hears in another thread who runs it, so that `end_left` can find it after a crash of ours.
+    """
     running: list[subprocess.Popen[bytes]] = []
     work = asyncio.ensure_future(
-        asyncio.to_thread(_run, list(argv), dict(env), cwd, limit_ns / SECOND_NS, output, running)
+        asyncio.to_thread(_run, list(argv), dict(env), cwd, limit_ns / SECOND_NS, output, running, began)
     )
     try:
         return await asyncio.shield(work)
@@ -68,6 +82,7 @@ def _run(
     limit_s: float,
     output: Path | None,
     running: list[subprocess.Popen[bytes]],
+    began: Callable[[Caller], None] | None = None,
 ) -> Called:
     descriptor = None if output is None else os.open(output, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
     stream = subprocess.PIPE if descriptor is None else descriptor
@@ -87,6 +102,8 @@ def _run(
         if descriptor is not None:
             os.close(descriptor)
     running.append(process)
+    if began is not None and (stat := read_stat(process.pid)) is not None:
+        began((process.pid, stat.started))
     code: int | None
     out = err = b""
     try:
@@ -103,6 +120,24 @@ def _run(
         process.wait()
     ended(process.pid)
     return Called(code, _text(out), _text(err))
+
+
+def end_left(caller: Caller) -> bool:
+    """SIGKILL to a command that a killed program of ours left running, and to its group. True if it was there."""
+    pid, started = caller
+    if not lives(pid, started):
+        return False
+    with contextlib.suppress(ProcessLookupError, PermissionError):
+        os.killpg(pid, signal.SIGKILL)
+    return True
+
+
+async def wait_left(caller: Caller, limit_ns: int, clock: Clock) -> None:
+    """Let such a command come to its end, and end it when its time is over."""
+    deadline_ns = clock.now_ns() + limit_ns
+    while lives(*caller) and clock.now_ns() < deadline_ns:
+        await clock.sleep_until_ns(clock.now_ns() + POLL_NS)
+    end_left(caller)
 
 
 def _end(process: subprocess.Popen[bytes]) -> None:

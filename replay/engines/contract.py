@@ -13,6 +13,7 @@ from profiles.errors import EngineFailed
 from profiles.experiment_file import Hooks
 from profiles.units import MILLISECOND_NS, SECOND_NS
 from replay.clock import Clock
+from replay.engines import ports
 from replay.engines.ports import port_refuses
 
 POLL_NS = 20 * MILLISECOND_NS
@@ -155,6 +156,16 @@ async def to_the_end[T](work: Coroutine[Any, Any, T]) -> tuple[T, bool]:
         except asyncio.CancelledError:
             cancelled = True
     return task.result(), cancelled
+
+
+def prove_free(host: str, port: int) -> None:
+    """Nothing accepts on the port, and nobody has bound it on any address. Raises PortTaken."""
+    hint = "Stop it, or let firsttoken pick a port: leave `port` out and write {port} in argv."
+    if not ports.port_refuses(host, port):
+        raise PortTaken(f"something already answers on {host}:{port}", hint, diagnosis="port_taken")
+    others = ports.listeners(port, bound=True)
+    if others:
+        raise PortTaken(f"something already has the port: {ports.describe(others[0])}", hint, diagnosis="port_taken")
 
 
 async def wait_listening(engine: Engine, clock: Clock, *, patience_ns: int) -> None:

@@ -15,11 +15,10 @@ Each is remembered by pid and start, and is signalled only if both still agree.
 """
 
 import contextlib
-import ctypes
 import os
 import signal
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -28,32 +27,16 @@ import psutil
 
 from profiles.units import MILLISECOND_NS, SECOND_NS
 from replay.clock import Clock
+from replay.engines.proc_stat import LINUX, Stat, read_stat
+from replay.engines.reaper import may_adopt, started_by_us
 
 MARKER: Final = "FIRSTTOKEN_BOOT"
-_LINUX: Final = Path("/proc/self/stat").exists()
-_PR_SET_CHILD_SUBREAPER: Final = 36
 POLL_NS: Final = 25 * MILLISECOND_NS
 # Workers that follow their leader down need a moment; what is left then has outlived it.
 GRACE_NS: Final = SECOND_NS
 LAST_PATIENCE_NS: Final = 5 * SECOND_NS
 # The kernel takes its time to give back a hundred gigabytes.
 KILL_PATIENCE_NS: Final = 30 * SECOND_NS
-
-# Our own children in sessions of their own. While one is being made its pid is not known yet, and nothing is adopted.
-_started: set[int] = set()
-_starting = 0
-_reaping = 0  # engines that live
-_counting = threading.Lock()
-
-
-@dataclass(frozen=True, slots=True)
-class Stat:
-    """A line of the process table. `started` counts clock ticks since the host booted (Linux), else seconds."""
-
-    state: str
-    parent: int
-    session: int
-    started: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,73 +50,6 @@ class Member:
 
     def __str__(self) -> str:
         return f"{self.name} (pid {self.pid})"
-
-
-def read_stat(pid: int) -> Stat | None:
-    """None where there is no such process."""
-    if not _LINUX:
-        return _portable_stat(pid)
-    try:
-        with open(f"/proc/{pid}/stat", "rb") as file:  # noqa: PTH123  a hundred of these a second: no Path
-            fields = file.read().rpartition(b")")[2].split()
-    except OSError:
-        return None
-    return Stat(fields[0].decode(), int(fields[1]), int(fields[3]), int(fields[19]))
-
-
-def _portable_stat(pid: int) -> Stat | None:
-    try:
-        process = psutil.Process(pid)
-        state = "Z" if process.status() == psutil.STATUS_ZOMBIE else "S"
-        return Stat(state, process.ppid(), os.getsid(pid), process.create_time())
-    except (psutil.Error, ProcessLookupError, PermissionError):
-        return None
-
-
-def start_now() -> float:
-    """What the start of a process that began now would be, at the latest; 0 where it cannot be known."""
-    try:
-        seconds = float(Path("/proc/uptime").read_text().split()[0])
-    except OSError:
-        return 0
-    return int(seconds * os.sysconf("SC_CLK_TCK")) - 1
-
-
-def become_reaper() -> None:
-    """From now on what descends from us and loses its parent becomes our child, not init's. Linux; else nothing."""
-    _set_reaper(1)
-
-
-def be_no_reaper() -> None:
-    """The engine is gone: who would adopt other orphans would have to reap them too, or they stay as zombies."""
-    _set_reaper(-1)
-
-
-def _set_reaper(change: int) -> None:
-    global _reaping
-    with _counting:
-        _reaping = max(0, _reaping + change)
-        if _LINUX:
-            with contextlib.suppress(OSError, AttributeError):
-                ctypes.CDLL(None).prctl(_PR_SET_CHILD_SUBREAPER, int(_reaping > 0), 0, 0, 0)
-
-
-@contextlib.contextmanager
-def starting() -> Iterator[set[int]]:
-    """Around the start of a child in a session of its own: put its pid into the set that this yields."""
-    global _starting
-    with _counting:
-        _starting += 1
-    try:
-        yield _started
-    finally:
-        with _counting:
-            _starting -= 1
-
-
-def ended(pid: int) -> None:
-    """A child that came from `starting` has been reaped: its number may be given away."""
-    _started.discard(pid)
 
 
 class Family:
@@ -222,7 +138,7 @@ class Family:
         # A dead session leader's number is not given away while its session lasts.
         if stat.session in self._sessions and (stat.session not in listed or stat.session in self._living):
             return True
-        if self._adopt and stat.parent == me and not _starting and pid not in _started:
+        if self._adopt and stat.parent == me and may_adopt(pid):
             session = os.getsid(0)
             if stat.session != session:
                 return True
@@ -265,13 +181,13 @@ class Family:
 
     def _reap(self, pid: int, stat: Stat) -> None:
         """An orphan that became our child stays a zombie until we ask for its end."""
-        if stat.parent == os.getpid() and pid not in _started and pid != self._leader:
+        if stat.parent == os.getpid() and not started_by_us(pid) and pid != self._leader:
             with contextlib.suppress(ChildProcessError):
                 os.waitpid(pid, os.WNOHANG)
 
 
 def _name(pid: int) -> str:
-    if _LINUX:
+    if LINUX:
         with contextlib.suppress(OSError):
             return Path(f"/proc/{pid}/comm").read_text(encoding="utf-8", errors="replace").strip()
     with contextlib.suppress(psutil.Error):

@@ -12,9 +12,7 @@ import asyncio
 import contextlib
 import os
 import shlex
-import signal
-from collections.abc import Awaitable, Callable, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, ClassVar, Final
 
 import psutil
@@ -25,19 +23,18 @@ from profiles.files import FILE_MODE
 from profiles.units import SECOND_NS, format_duration
 from replay.clock import Clock
 from replay.engines import ports
-from replay.engines.commands import Called, call
-from replay.engines.contract import Launch, Stopped, tail, to_the_end, wait_refused
+from replay.engines.commands import Called, Caller, call
+from replay.engines.contract import Launch, Stopped, prove_free, tail, to_the_end
 from replay.engines.external import reaches
-from replay.engines.family import ended, read_stat, starting
-from replay.engines.process import prove_free
+from replay.engines.family import MARKER
+from replay.engines.follower import end_follower, follow
+from replay.engines.hook_leftover import ALIVE_LIMIT_NS, STOP_EXTRA_NS, prove_gone
+from replay.engines.proc_stat import host_boot, read_stat, start_now
 
 HOOKS_LOG: Final = "hooks.log"
 # Long enough for a hook that waits for the engine itself.
 START_LIMIT_NS: Final = 1200 * SECOND_NS
-STOP_EXTRA_NS: Final = 60 * SECOND_NS
-ALIVE_LIMIT_NS: Final = 10 * SECOND_NS
 ALIVE_EVERY_NS: Final = 2 * SECOND_NS
-LOGS_GRACE_NS: Final = SECOND_NS
 
 
 def fill_hook(hook: Sequence[str], launch: Launch, bind: str, since_s: int = 0) -> list[str]:
@@ -87,6 +84,11 @@ class HookedEngine:
         self._since_s = clock.wall_ns() // SECOND_NS
         self._env = {**os.environ, **launch.env}
         self._logs: asyncio.subprocess.Process | None = None
+        self._followers: list[Caller] = []
+        self._caller: Caller | None = None  # the hook `start`, while it runs
+        # Of what prints the log, and of nothing else: what `start` starts is not ours to signal.
+        self._marker = f"{launch.run_id}/{launch.boot_name}/logs"
+        self._started = start_now()
         self._watcher: asyncio.Future[None] | None = None
 
     @classmethod
@@ -95,8 +97,7 @@ class HookedEngine:
         assert launch.hooks is not None  # the rule was checked
         prove_free(launch.host, launch.port)
         engine = cls(launch, launch.hooks, clock)
-        if launch.remember is not None:
-            launch.remember(engine.identity())
+        engine._tell()
         try:
             await engine._start()
         except (EngineFailed, asyncio.CancelledError):
@@ -109,6 +110,8 @@ class HookedEngine:
         self.spawned_ns = self._clock.now_ns()
         await self._follow()
         await self._call("start", self._hooks.start, START_LIMIT_NS, must=True)
+        self._caller = None
+        self._tell()
         if self._logs is not None and self._logs.returncode is not None:
             await self._follow()  # what it follows was not there before
         if self._hooks.alive:
@@ -126,7 +129,8 @@ class HookedEngine:
         argv = fill_hook(hook, self._launch, self.host, self._since_s)
         said = self.log.parent / HOOKS_LOG
         try:
-            called = await call(argv, env=self._env, cwd=self._launch.cwd, limit_ns=limit_ns, output=said)
+            began = self._note_caller if name == "start" else None
+            called = await call(argv, env=self._env, cwd=self._launch.cwd, limit_ns=limit_ns, output=said, began=began)
         except OSError as error:
             raise EngineFailed(
                 f"cannot run the hook {name} ({argv[0]}): {error.strerror}", diagnosis="hook_failed"
@@ -146,41 +150,31 @@ class HookedEngine:
         return called
 
     async def _follow(self) -> None:
-        """The engine's output as bytes, by the hook's own descriptor."""
         if not self._hooks.logs:
             return
         argv = fill_hook(self._hooks.logs, self._launch, self.host, self._since_s)
-        descriptor = os.open(self.log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
+        env = {**self._env, MARKER: self._marker}
         try:
-            with starting() as ours:
-                self._logs = await asyncio.create_subprocess_exec(
-                    *argv,
-                    stdin=asyncio.subprocess.DEVNULL,
-                    stdout=descriptor,
-                    stderr=descriptor,
-                    env=self._env,
-                    cwd=self._launch.cwd,
-                    start_new_session=True,
-                )
-                ours.add(self._logs.pid)
+            self._logs = await follow(argv, log=self.log, env=env, cwd=self._launch.cwd)
         except OSError as error:
             raise EngineFailed(
                 f"cannot run the hook logs ({argv[0]}): {error.strerror}", diagnosis="hook_failed"
             ) from None
-        finally:
-            os.close(descriptor)
+        if (stat := read_stat(self._logs.pid)) is not None:
+            self._followers.append((self._logs.pid, stat.started))
+        self._tell()
 
     async def _end_logs(self) -> None:
-        logs = self._logs
-        if logs is None:
-            return
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            if logs.returncode is None:
-                with contextlib.suppress(ProcessLookupError, PermissionError):
-                    os.killpg(logs.pid, number)  # our child and not reaped: the number is its own
-                with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(logs.wait(), LOGS_GRACE_NS / SECOND_NS)
-        ended(logs.pid)
+        if self._logs is not None:
+            await end_follower(self._logs)
+
+    def _tell(self) -> None:
+        if self._launch.remember is not None:
+            self._launch.remember(self.identity())
+
+    def _note_caller(self, caller: Caller) -> None:
+        self._caller = caller
+        self._tell()
 
     async def _says_alive(self) -> bool:
         return (await self._call("alive", self._hooks.alive, ALIVE_LIMIT_NS, must=False)).code == 0
@@ -221,6 +215,11 @@ class HookedEngine:
             "stop": fill_hook(self._hooks.stop, launch, self.host, self._since_s),
             "alive": fill_hook(self._hooks.alive, launch, self.host, self._since_s),
             "hooks_log": str((self.log.parent / HOOKS_LOG).absolute()),
+            "host_boot": host_boot(),
+            "calling": list(self._caller) if self._caller is not None else None,
+            "marker": self._marker,
+            "since": self._started,
+            "members": [list(follower) for follower in self._followers],
         }
 
     def members(self) -> list[psutil.Process]:
@@ -267,7 +266,7 @@ class HookedEngine:
                 await self._watcher
         called = await self._call("stop", self._hooks.stop, patience_ns + STOP_EXTRA_NS, must=False)
         try:
-            await _prove_gone(
+            await prove_gone(
                 self.host, self.port, self._says_alive if self._hooks.alive else None, called, patience_ns, self._clock
             )
         finally:
@@ -281,49 +280,3 @@ async def wipe(launch: Launch, clock: Clock) -> None:
     """Run the hook that empties the engine's own caches. Raises EngineFailed."""
     if launch.hooks is not None and launch.hooks.wipe:
         await HookedEngine(launch, launch.hooks, clock)._call("wipe", launch.hooks.wipe, START_LIMIT_NS, must=True)
-
-
-async def _prove_gone(
-    host: str,
-    port: int,
-    says_alive: Callable[[], Awaitable[bool]] | None,
-    called: Called,
-    patience_ns: int,
-    clock: Clock,
-) -> None:
-    """The port refuses and `alive` says no. Raises EngineFailed when it does not come to that."""
-    deadline_ns = clock.now_ns() + patience_ns
-    while says_alive is not None and await says_alive():
-        if clock.now_ns() > deadline_ns:
-            code = "was cut" if called.code is None else f"ended with exit code {called.code}"
-            raise EngineFailed(
-                f"the hook stop {code} and `alive` still says that the engine lives",
-                "Make `stop` return when it is gone, or raise stop_timeout.",
-                diagnosis="not_stopped",
-            )
-        await clock.sleep_until_ns(clock.now_ns() + SECOND_NS // 5)
-    await wait_refused(host, port, clock, patience_ns=max(deadline_ns - clock.now_ns(), SECOND_NS))
-
-
-async def stop_leftover(identity: Mapping[str, Any], clock: Clock, *, patience_ns: int) -> bool:
-    """Call `stop` for an interrupted boot, if its engine is there: its port answers, or `alive` says so."""
-    host, port = str(identity["host"]), int(identity["port"])
-    cwd, said = Path(str(identity["cwd"])), Path(str(identity["hooks_log"]))
-
-    async def run(argv: Sequence[str], limit_ns: int) -> Called:
-        try:
-            return await call(argv, env=os.environ, cwd=cwd, limit_ns=limit_ns, output=said)
-        except OSError as error:
-            raise EngineFailed(f"cannot run {argv[0]}: {error.strerror}", diagnosis="hook_failed") from None
-
-    async def says_alive() -> bool:
-        return (await run(identity["alive"], ALIVE_LIMIT_NS)).code == 0
-
-    if identity.get("alive"):
-        if not await says_alive() and ports.port_refuses(host, port):
-            return False
-    elif ports.port_refuses(host, port):
-        return False
-    called = await run(identity["stop"], patience_ns + STOP_EXTRA_NS)
-    await _prove_gone(host, port, says_alive if identity.get("alive") else None, called, patience_ns, clock)
-    return True

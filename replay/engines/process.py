@@ -7,13 +7,8 @@ The log is the child's own descriptor: no reader of ours stands between, so noth
 """
 
 import asyncio
-import contextlib
-import functools
 import os
-import shutil
 import signal
-import subprocess
-import threading
 import uuid
 from collections.abc import Callable, Mapping
 from dataclasses import replace
@@ -27,7 +22,7 @@ from profiles.files import FILE_MODE
 from profiles.units import MILLISECOND_NS, SECOND_NS
 from replay.clock import Clock
 from replay.engines import ports
-from replay.engines.contract import Launch, PortTaken, Stopped, tail, to_the_end, wait_refused
+from replay.engines.contract import Launch, Stopped, prove_free, tail, to_the_end, wait_refused
 from replay.engines.family import (
     GRACE_NS,
     LAST_PATIENCE_NS,
@@ -35,39 +30,19 @@ from replay.engines.family import (
     POLL_NS,
     Family,
     Member,
-    be_no_reaper,
-    become_reaper,
     end,
-    ended,
-    read_stat,
-    recall,
     send,
-    start_now,
-    starting,
 )
+from replay.engines.leftover import identity_of
+from replay.engines.listening import beside, owner_of, owns
+from replay.engines.proc_stat import read_stat, start_now
+from replay.engines.reaper import be_no_reaper, become_reaper, ended, starting
+from replay.tie import tied
 
 # A descendant that leaves must be seen before it does: often while the engine boots, seldom while it serves.
 BOOT_LOOK_NS = 100 * MILLISECOND_NS
 BOOT_LOOKS = 100
 LOOK_NS = SECOND_NS
-
-
-def prove_free(host: str, port: int) -> None:
-    """Nothing accepts on the port, and nobody has bound it on any address. Raises PortTaken."""
-    hint = "Stop it, or let firsttoken pick a port: leave `port` out and write {port} in argv."
-    if not ports.port_refuses(host, port):
-        raise PortTaken(f"something already answers on {host}:{port}", hint, diagnosis="port_taken")
-    others = ports.listeners(port, bound=True)
-    if others:
-        raise PortTaken(f"something already has the port: {ports.describe(others[0])}", hint, diagnosis="port_taken")
-
-
-def host_boot() -> str | None:
-    """The kernel's id of this boot of the host: pids of another one name nobody."""
-    try:
-        return Path("/proc/sys/kernel/random/boot_id").read_text(encoding="ascii").strip()
-    except OSError:
-        return None
 
 
 class EngineProcess:
@@ -130,13 +105,13 @@ class EngineProcess:
         since, spawned_ns = start_now(), clock.now_ns()
         log = _absolute(log)
         if remember is not None:
-            remember(_identity(marker, log, since, host, port, ()))
+            remember(identity_of(marker, log, since, host, port, ()))
         descriptor = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_APPEND, FILE_MODE)
         family = Family(since=since, marker=marker, log=log, adopt=True)
         try:
             with starting() as ours:
                 spawning = asyncio.create_subprocess_exec(
-                    *_tied_to_us(argv),
+                    *tied(argv),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=descriptor,
                     stderr=descriptor,
@@ -207,7 +182,7 @@ class EngineProcess:
 
     def identity(self) -> dict[str, Any]:
         members = tuple((member.pid, member.started) for member in self._family.seen)
-        return _identity(self._marker, self.log, self._since, self.host, self.port, members)
+        return identity_of(self._marker, self.log, self._since, self.host, self.port, members)
 
     def members(self) -> list[psutil.Process]:
         """The engine's living processes, however far they went; as of a second ago at most."""
@@ -216,47 +191,22 @@ class EngineProcess:
 
     def owner(self) -> tuple[int, float] | None:
         """Pid and start of the process of ours that listens; None where none does or none can be seen."""
-        found = ports.listeners(self.port)
-        if not found:
-            return None
-        members = self._family.look()
-        pid, _ = ports.listening_pid(found, [member.pid for member in members])
-        return next(((member.pid, member.started) for member in members if member.pid == pid), None)
+        return owner_of(self.port, self._family)
 
     def owns_port(self) -> bool | None:
         """One of its processes listens on the port; None where the system does not let us see."""
-        found = ports.listeners(self.port)
-        if found is None:
-            return _owns_by_psutil(self.members(), self.port)
-        pid, all_seen = ports.listening_pid(found, [member.pid for member in self._family.look()])
-        return True if pid is not None else False if all_seen else None
+        return owns(self.port, self._family)
 
     def strangers(self) -> list[str]:
         """Listeners on the port that are not the engine's: with SO_REUSEPORT the kernel deals connections to both."""
-        return [ports.describe(item) for item, came_from_us in self._others() if not came_from_us]
+        return [ports.describe(item) for item, ours in beside(self.port, self._family, self.pid) if not ours]
 
     def twins(self) -> list[str]:
         """Listeners beside the engine's that came from it and left it, out of its leader's reach.
 
         Workers that share the port below one leader are none.
         """
-        return [ports.describe(item) for item, came_from_us in self._others() if came_from_us]
-
-    def _others(self) -> list[tuple[ports.Listener, bool]]:
-        """Listeners beside the engine's, and whether they came from it."""
-        found = ports.listeners(self.port) or []
-        members = self._family.look()
-        held = {member.pid: ports.sockets_of(member.pid) for member in members}
-        if None in held.values():  # one of ours that we may not see could have any of them
-            return []
-        attached = _below(self.pid, members)
-        near = {inode for pid, sockets in held.items() if pid in attached for inode in sockets or ()}
-        far = {inode for sockets in held.values() for inode in sockets or ()} - near
-        # The only listener is the engine's, wherever it went.
-        ours = near if any(item.inode in near for item in found) else near | far
-        # A member may have left between the two reads: a stranger is still there at the second look.
-        again = {item.inode for item in ports.listeners(self.port) or []}
-        return [(item, item.inode in far) for item in found if item.inode not in ours and item.inode in again]
+        return [ports.describe(item) for item, ours in beside(self.port, self._family, self.pid) if ours]
 
     def log_tail(self) -> tuple[str, ...]:
         """The last lines of its log."""
@@ -332,30 +282,6 @@ def _absolute(path: Path) -> Path:
     return path.absolute()
 
 
-def _identity(
-    marker: str, log: Path, since: float, host: str, port: int, members: tuple[tuple[int, float], ...]
-) -> dict[str, Any]:
-    return {
-        "launcher": "process",
-        "host_boot": host_boot(),
-        "marker": marker,
-        "log": str(log),
-        "since": since,
-        "host": host,
-        "port": port,
-        "members": [list(member) for member in members],
-    }
-
-
-def _below(leader: int, members: list[Member]) -> set[int]:
-    """Those whose parents lead up to the leader."""
-    parents = {member.pid: stat.parent for member in members if (stat := read_stat(member.pid)) is not None}
-    found = {leader}
-    while grown := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= grown
-    return found
-
-
 def _say_outlived(outlived: list[Member], killed: list[Member]) -> str | None:
     if not outlived:
         return None
@@ -369,53 +295,3 @@ def _say_outlived(outlived: list[Member], killed: list[Member]) -> str | None:
 def _state(member: Member) -> str:
     stat = read_stat(member.pid)
     return stat.state if stat is not None else "gone"
-
-
-def _owns_by_psutil(members: list[psutil.Process], port: int) -> bool | None:
-    for process in members:
-        try:
-            connections = process.net_connections(kind="inet")
-        except (psutil.AccessDenied, psutil.NoSuchProcess):
-            return None
-        if any(item.status == psutil.CONN_LISTEN and item.laddr.port == port for item in connections):
-            return True
-    return False
-
-
-def _tied_to_us(argv: list[str]) -> list[str]:
-    """The command, told to stop when we are killed: nobody else would tell it before the run is taken up again.
-
-    The kernel sends that signal when the thread that spawned it ends, so only the main thread ties.
-    """
-    tie = _tie() if threading.current_thread() is threading.main_thread() else None
-    return [*tie, *argv] if tie else argv
-
-
-@functools.cache
-def _tie() -> tuple[str, ...] | None:
-    """`setpriv` of util-linux, which becomes the command that it is given. None where there is none that can do it."""
-    program = shutil.which("setpriv")
-    true = shutil.which("true")
-    if program is None or true is None:
-        return None
-    tie = (program, "--pdeathsig", "TERM")
-    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
-        done = subprocess.run([*tie, true], capture_output=True, timeout=5, check=False)
-        return (*tie, "--") if done.returncode == 0 else None
-    return None
-
-
-async def stop_leftover(identity: Mapping[str, Any], clock: Clock, *, patience_ns: int) -> bool:
-    """End what an interrupted boot left alive. True if there was anything. Raises EngineFailed if it will not go."""
-    if identity.get("host_boot") != host_boot():
-        return False
-    family = recall(identity)
-    if not family.members():
-        return False
-    await end(family, clock, patience_ns=patience_ns)
-    left = family.look(thorough=True)
-    if left:
-        raise EngineFailed(
-            f"what an interrupted boot left will not go: {', '.join(map(str, left))}", diagnosis="not_stopped"
-        )
-    return True
