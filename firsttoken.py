@@ -24,7 +24,7 @@ COMMANDS = {
     "profile": ("profiles.cli:profile", "Build, show, compare, shape, import and export load profiles."),
     "init": ("profiles.starter_cli:init", "Write a commented experiment.toml from a profile."),
     "validate": ("profiles.validate_cli:validate", "Read an artefact wholly, and say what it is or what is wrong."),
-    "plan": ("analysis.plan_cli:plan", "Say what an experiment costs, and what it can decide."),
+    "plan": ("analysis.plan.cli:plan", "Say what an experiment costs, and what it can decide."),
     "doctor": ("replay.doctor_cli:doctor", "Check this machine before an evening is spent on boots."),
     "replay": ("replay.cli:replay", "Cold-boot each arm and replay the recorded load."),
     "report": ("analysis.cli:report", "Give one verdict per arm, by the rule fixed before the run."),
@@ -241,11 +241,11 @@ def say_refused(error: OSError) -> tuple[str, int] | None:
 
 
 # What a mistyped path leads to, and what a machine runs out of: then no path is named.
-MISTAKEN_PATH = frozenset(
-    (errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM)
-    + (errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL)
-)
-EXHAUSTED = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM))
+MISTAKEN_PATH = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM),
+    *(errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL),
+}
+EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 
 if __name__ == "__main__":

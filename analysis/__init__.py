@@ -1,26 +1,43 @@
-"""From a run to a verdict. Reads RUN/, writes verdict.json, decides nothing that the rule does not say.
+"""From a run to a verdict. Reads RUN/, writes verdict.json and report.html, decides nothing that the rule does not say.
 
-The way of a verdict, in order:
+What was measured:
 
 1. `load`       RUN/ to one tidy frame: a row per measured request, facts only
 2. `measures`   TTFT and TPOT as expressions on that frame
-3. `contrasts`  pairs of an arm and its reference, and their differences block by block
-4. `stats`      the block t, zones, exact binomial bounds, required blocks; numbers in, numbers out
-5. `guards`     what an arm must not make worse
-6. `boot_log`   new fallback lines, kernels compiled in a window, sizes of the KV cache; `selection`: arms that
-                change nothing
-7. `acceptance` mean acceptance length, rates and positions, per class and window
-8. `course`     how far the run came, what was discarded, whether it is valid; `bench` holds what all arms share
-9. `bench_check` whether the baseline met the recorded load; `doubt`: our own lateness, windows that the client would
-                shape
-10. `faults`    what stands against an arm beside its numbers; `cached`: whether its cached tokens agree; `endings`: how
-                its boots ended, in words
-11. `settle`    how many blocks and hours would decide what is open
-12. `verdict`   the order of the rule: pure, first hit wins, all reasons listed
-13. `judge`     puts 1 to 12 together into a `Report` (`findings`), with what only describes: `sweep`, `throughput`,
-                `batch_caps`, `notes`
-14. `document`  the report as verdict.json, `document_shown` its describing part
-15. `table`     the same for a terminal: `heading` with `operating_point`, the arms, `described`; `lines` folds it
+3. `contrasts`  pairs of an arm and its reference, and their differences block by block; `measured` those by which a
+                listed measure is judged
+4. `bench`      what all arms share: the frame, the rule, and the `course` of the run
 
-`cli` holds `report`.
+What can be said of it:
+
+5. `stats`      the block t, zones, exact binomial bounds, required blocks; numbers in, numbers out. `pooling` one
+                spread for all arms, `sequences` the interval that may be looked at any time
+6. `guards`     what an arm must not make worse; `functional/` what it must not break
+7. `boot_log`   new fallback lines, kernels compiled in a window, sizes of the KV cache; `selection`: arms that change
+                nothing
+8. `cached`, `parity`   cached tokens and output lengths have to agree, or the arm does other work
+9. `faults`     what stands against an arm beside its numbers; `endings`: how its boots ended, in words
+10. `order`, `bench_check`, `doubt`   drift, a baseline that did not meet the recorded load, our own lateness
+11. `looks`     arms that were decided early, and rules that were amended
+
+The verdict:
+
+12. `verdict`   the order of the rule: pure, first hit wins, all reasons listed
+13. `settle`    how many blocks and hours would decide what is open
+14. `judge`     puts 1 to 13 together into a `Report` (`findings`)
+
+What only describes:
+
+15. `split/`    what separate engines per class would be worth; `sensitivity` to the weights of the arrivals
+16. `acceptance` of drafts per class and window, and `acceptance_gain`: whether the gain follows it
+17. `sweep`, `crossover`   the change over low concurrency, and where it turns; `throughput`, `batch_caps`, `notes`
+
+The forms of a report:
+
+18. `table`     a terminal: `heading` with `operating_point`, `arm_points`, `described`, `outcome`, `next_steps`; `lines`
+                folds it
+19. `document`  verdict.json, `document_shown` its describing part; `contract` and `contract_arm` its published form
+20. `page/`     one HTML page; `markdown` a pull request; `relative` whatever may be published
+
+Before a run, `plan/` says what a design can decide. `cli` holds `report`.
 """

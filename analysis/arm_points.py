@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 
 from analysis.findings import ArmReport, Report
-from analysis.functional import functional_lines
+from analysis.functional.guard import functional_lines
 from analysis.lines import COLUMNS_SHOWN, format_estimate
 from analysis.looks import stopped_line
 from analysis.sequences import anytime_lines

@@ -85,7 +85,7 @@ def report(
     if no_html and (static or page is not None):
         raise UsageError("--no-html writes no page, so --html and --static have nothing to say", "Leave one out.")
     if not no_html and not static and run.is_dir():
-        from analysis.page_script import begin_bundle
+        from analysis.page.script import begin_bundle
 
         begin_bundle()  # beside the imports and the judging, which take as long
     from analysis.document import NAME, verdict_document
@@ -128,7 +128,7 @@ def _text(judged: "Report", markdown: bool, relative: bool) -> str:
 def _write_page(judged: "Report", path: Path, static: bool, relative: bool) -> None:
     """The page comes last: the verdict stands whether or not a picture of it can be drawn."""
     try:
-        from analysis.page import write_page
+        from analysis.page.html import write_page
 
         write_page(judged, path, static=static, relative=relative)
     except (KeyboardInterrupt, SystemExit):

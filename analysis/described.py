@@ -11,7 +11,7 @@ from analysis.lines import WIDTH, bullet, format_cell
 from analysis.operating_point import format_levels
 from analysis.parity import parity_lines
 from analysis.sensitivity import sensitivity_lines
-from analysis.split_shown import split_lines
+from analysis.split.shown import split_lines
 from analysis.sweep import SweepPoint
 from profiles.units import format_duration
 

@@ -7,12 +7,12 @@ from analysis import course
 from analysis.acceptance import AcceptanceFinding, not_measurable
 from analysis.document_shown import bench_document, doubt_document, shown_document
 from analysis.findings import ArmReport, Report
-from analysis.functional import functional_document
+from analysis.functional.guard import functional_document
 from analysis.guards import relative
 from analysis.looks import stopped_document
 from analysis.order import order_document
 from analysis.sequences import anytime
-from analysis.split_shown import best_split_document
+from analysis.split.shown import best_split_document
 from analysis.stats import Estimate, p_below, p_value
 from analysis.verdict import ClassFinding, GuardFinding, MeasureFinding
 from profiles.files import tool_version

@@ -12,7 +12,7 @@ from analysis.findings import ArmReport, Report
 from analysis.guards import relative
 from analysis.parity import parity_document
 from analysis.sensitivity import sensitivity_document
-from analysis.split_shown import split_document
+from analysis.split.shown import split_document
 from analysis.stats import Estimate
 
 

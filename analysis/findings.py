@@ -10,13 +10,13 @@ from analysis.boot_log import LogJudgement
 from analysis.course import Course
 from analysis.crossover import Crossover
 from analysis.doubt import DoubtfulWindow
-from analysis.functional import FunctionalFinding
+from analysis.functional.guard import FunctionalFinding
 from analysis.looks import Stopped
 from analysis.order import OrderCheck
 from analysis.parity import OutputLengths
 from analysis.sensitivity import Scenario
 from analysis.settle import Settle
-from analysis.split import BestSplit, WorkloadSplit
+from analysis.split.worth import BestSplit, WorkloadSplit
 from analysis.stats import Estimate
 from analysis.sweep import SweepPoint
 from analysis.throughput import Throughput

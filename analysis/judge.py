@@ -17,7 +17,7 @@ from analysis.doubt import deciding_notes, doubtful_windows
 from analysis.endings import remarks
 from analysis.faults import blockers, count_errors, instability, too_few
 from analysis.findings import AaFinding, ArmReport, Report, Shown, StepFinding
-from analysis.functional import functional_rejections, judge_functional
+from analysis.functional.guard import functional_rejections, judge_functional
 from analysis.guards import judge_guard
 from analysis.load import counting_boots
 from analysis.looks import bench_at, post_hoc_reason, stopped_arms, stopped_notes
@@ -29,7 +29,7 @@ from analysis.parity import length_blockers, output_lengths
 from analysis.pooling import pool, references
 from analysis.sensitivity import scenarios
 from analysis.settle import settle, settle_otherwise
-from analysis.split import best_splits, splits
+from analysis.split.worth import best_splits, splits
 from analysis.stats import Estimate, Pooled
 from analysis.sweep import sweep_points
 from analysis.throughput import throughputs

@@ -21,7 +21,7 @@ from analysis.heading import cautions, facts, fixed
 from analysis.next_steps import next_steps
 from analysis.outcome import outcome
 from analysis.relative import relative_report, relative_text
-from analysis.split_shown import best_split_lines
+from analysis.split.shown import best_split_lines
 from analysis.stats import Estimate
 from profiles.files import tool_version
 from profiles.runs import BootFacts

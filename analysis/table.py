@@ -17,7 +17,7 @@ from analysis.lines import CELL, COLUMNS_SHOWN, WIDTH, bullet, format_cell, labe
 from analysis.next_steps import next_steps
 from analysis.outcome import outcome
 from analysis.relative import relative_report, relative_text
-from analysis.split_shown import best_split_lines
+from analysis.split.shown import best_split_lines
 from analysis.verdict import MeasureFinding
 from profiles.runs import BootFacts
 

@@ -49,8 +49,11 @@ async def run_experiment(
             while standing.is_due(block, name):
                 if spoilt[name] > allowed:
                     raise RunInvalid(
-                        f"{name}: {spoilt[name]} boots were discarded, the rule allows {allowed} replacements",
-                        f"The surroundings are too noisy to measure: see {run.path / 'events.jsonl'}.",
+                        f"{name}: {spoilt[name]} boots were discarded, the rule allows {allowed} replacements: by its "
+                        "rule this run is invalid, and --resume cannot change that",
+                        f"`firsttoken report {run.path}` shows what was measured, and why boots were discarded. A run "
+                        "that can decide needs quieter surroundings and a new directory. With a higher "
+                        "discard.replacement_boots_max this one goes on after --resume --amend REASON, post hoc.",
                     )
                 facts = await _boot_once(plan, bench, run, tell, Place(block, slot, name))
                 if facts.status == DONE:

@@ -6,16 +6,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from analysis.charts.acceptance import Point, acceptance
-from analysis.charts.blocks import blocks
-from analysis.charts.concurrency import ADVISES, DECIDES, concurrency, shown_levels
-from analysis.charts.crossover import MOST_CLASSES, crossover, drawn_classes
-from analysis.charts.ecdf import POINTS, SHARES, distribution, ecdf
-from analysis.charts.forest import CLASS, MIX, Effect, forest
-from analysis.charts.panel import Panel
-from analysis.charts.timeline import BootRow, timeline
 from analysis.crossover import Crossover
-from analysis.page_svg import lean, picture
+from analysis.page.charts.acceptance import Point, acceptance
+from analysis.page.charts.blocks import blocks
+from analysis.page.charts.concurrency import ADVISES, DECIDES, concurrency, shown_levels
+from analysis.page.charts.crossover import MOST_CLASSES, crossover, drawn_classes
+from analysis.page.charts.ecdf import POINTS, SHARES, distribution, ecdf
+from analysis.page.charts.forest import CLASS, MIX, Effect, forest
+from analysis.page.charts.panel import Panel
+from analysis.page.charts.timeline import BootRow, timeline
+from analysis.page.svg import lean, picture
 from analysis.stats import Estimate
 from analysis.sweep import SweepPoint
 from profiles.units import SECOND_NS

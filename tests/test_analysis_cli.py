@@ -10,8 +10,8 @@ import pytest
 from click.testing import CliRunner, Result
 from synthetic_run import Effect, Synthetic
 
-from analysis import page
 from analysis.cli import report
+from analysis.page import html as page
 from profiles.errors import FirsttokenError, UsageError
 
 ROOT = Path(__file__).parents[1]

@@ -12,7 +12,7 @@ from scipy.stats import fisher_exact
 from synthetic_run import GUARDS, Effect, Synthetic
 
 from analysis.findings import ArmReport
-from analysis.functional import FunctionalFinding, functional_document, functional_lines, more_failures_p
+from analysis.functional.guard import FunctionalFinding, functional_document, functional_lines, more_failures_p
 from analysis.judge import judge
 from analysis.table import format_report
 from profiles.experiment import load_experiment

@@ -21,8 +21,8 @@ from synthetic_run import Effect, Synthetic
 
 from analysis.document import verdict_document
 from analysis.findings import Report
-from analysis.page import SIGNS, render_page, write_page
-from analysis.page_script import drawing, in_script
+from analysis.page.html import SIGNS, render_page, write_page
+from analysis.page.script import drawing, in_script
 from profiles.charts.style import COLOURS
 from profiles.errors import UsageError
 from profiles.runs import DISCARDED, BootFacts, LogFinding

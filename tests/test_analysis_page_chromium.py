@@ -9,7 +9,7 @@ import pytest
 from chromium import Page, browser, find_chromium
 from page_runs import judged, ladder
 
-from analysis.page import write_page
+from analysis.page.html import write_page
 
 pytestmark = [
     pytest.mark.process,

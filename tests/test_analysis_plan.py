@@ -16,12 +16,12 @@ from synthetic_run import Effect, Synthetic
 
 from analysis import contrasts, stats
 from analysis.bench import make_bench
-from analysis.chances import EFFECTS, Chance, chances, interval, margins, zones
-from analysis.plan_cli import plan as command
-from analysis.plan_design import Plan, make_plan
-from analysis.plan_noise import BOTH_BOOTS, Noise, assumed_noise, measured_noise, stated_noise, upper
-from analysis.plan_text import format_plan, plan_document
-from analysis.trial import Trial, TrialGuard, TrialMeasure, allowed_errors, guard_chance, smallest_gain
+from analysis.plan.chances import EFFECTS, Chance, chances, interval, margins, zones
+from analysis.plan.cli import plan as command
+from analysis.plan.design import Plan, make_plan
+from analysis.plan.noise import BOTH_BOOTS, Noise, assumed_noise, measured_noise, stated_noise, upper
+from analysis.plan.text import format_plan, plan_document
+from analysis.plan.trial import Trial, TrialGuard, TrialMeasure, allowed_errors, guard_chance, smallest_gain
 from profiles.errors import RuleError, UsageError
 from profiles.experiment import load_experiment
 from profiles.files import encode_pretty

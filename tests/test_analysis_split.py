@@ -18,10 +18,10 @@ from test_analysis_report import FALLBACK, arm_of, judged, measure_of, squeeze, 
 
 from analysis import stats
 from analysis.bench import Bench, make_bench
-from analysis.held_out import Floats, choice, chosen_values, held_out_estimate, mix_values, picks
-from analysis.mix_line import MixLine, mix_line
-from analysis.split import ClassChoice, WorkloadSplit, splits
-from analysis.split_shown import split_lines
+from analysis.split.held_out import Floats, choice, chosen_values, held_out_estimate, mix_values, picks
+from analysis.split.line import MixLine, mix_line
+from analysis.split.shown import split_lines
+from analysis.split.worth import ClassChoice, WorkloadSplit, splits
 from analysis.stats import Estimate
 from analysis.verdict import ClassFinding, MeasureFinding
 from profiles.experiment import load_experiment

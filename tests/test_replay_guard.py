@@ -17,10 +17,9 @@ import pytest
 from recorded import write_profile
 from test_replay_engines_container import containers
 from test_replay_engines_hooks import scripts
-from test_replay_run import ENVIRONMENT, ROOT, command, living_in, replay, wait_for, write_experiment
+from test_replay_run import ENVIRONMENT, ROOT, command, living_in, wait_for, write_experiment
 
 from profiles.files import lock_folder, make_folder
-from profiles.runs import read_run
 from replay.clock import SystemClock
 from replay.engines import free_port
 from replay.engines.proc_stat import host_boot, lives, read_stat
@@ -203,16 +202,3 @@ def test_a_run_is_taken_up_when_its_guard_has_finished(boot: Path) -> None:
 
     assert asyncio.run(main()) >= 0.25
     assert not acting(run)
-
-
-def test_a_run_goes_on_at_once_after_a_kill(folder: Path) -> None:
-    path = write_experiment(folder)
-    path.write_text(path.read_text().replace('"--boot-time"', '"--leave-grandchildren", "renamed", "--boot-time"'))
-    left = killed_when_ready(folder, 3)
-    resumed = replay(folder, "--resume")
-    assert resumed.returncode == 0, resumed.stderr
-    assert not any(lives(*each) for each in left)
-    assert not living_in(folder)
-    run = read_run(folder / "run")
-    assert [boot.facts.status for boot in run.boots] == ["done"] * 3
-    assert len([event for event in run.events if event["event"] == "leftover_stopped"]) == 1

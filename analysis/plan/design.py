@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Final
 
 from analysis import stats
-from analysis.chances import Chance, chances
 from analysis.measures import higher_is_better
-from analysis.plan_noise import Noise
-from analysis.plan_warnings import WANTED_EFFECT, Boots, GuardPlan, Hours, MeasurePlan, warnings_of
-from analysis.trial import (
+from analysis.plan.chances import Chance, chances
+from analysis.plan.noise import Noise
+from analysis.plan.trial import (
     Trial,
     TrialGuard,
     TrialMeasure,
@@ -18,6 +17,7 @@ from analysis.trial import (
     guard_chance,
     smallest_gain,
 )
+from analysis.plan.warnings import WANTED_EFFECT, Boots, GuardPlan, Hours, MeasurePlan, warnings_of
 from analysis.verdict import MIN_BLOCKS
 from profiles.errors import RuleError
 from profiles.experiment import Experiment, GuardRule, MeasureRule

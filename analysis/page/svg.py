@@ -7,7 +7,7 @@ that of the page; and a tenth of a pixel is as fine as anybody sees.
 import re
 from typing import Final
 
-from analysis.charts.panel import Panel
+from analysis.page.charts.panel import Panel
 from profiles.charts.style import complete, plain, render
 
 _TAG: Final = re.compile(r"<[a-z][^>]*>")

@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from analysis import stats
-from analysis.chances import Chance
 from analysis.measures import title_of
+from analysis.plan.chances import Chance
 from analysis.verdict import MIN_BLOCKS
 from profiles.experiment import Experiment
 from profiles.experiment_checks import LoadFacts

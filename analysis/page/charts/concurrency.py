@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Final
 
-from analysis.charts.panel import WIDTH, Panel, key
+from analysis.page.charts.panel import WIDTH, Panel, key
 from profiles.charts.shares import small_percent
 from profiles.charts.style import Spec, colour
 from profiles.units import format_percent

@@ -17,11 +17,11 @@ from numpy.typing import NDArray
 
 from analysis import contrasts, stats
 from analysis.bench import Bench
-from analysis.class_blocks import ClassBlocks, class_blocks, narrowed
-from analysis.held_out import Floats, choice, chosen_values, held_out_estimate, known_values, mix_values, picks
 from analysis.measures import COLUMNS
-from analysis.mix_line import MixLine, mix_line
-from analysis.split_limits import split_limits
+from analysis.split.blocks import ClassBlocks, class_blocks, narrowed
+from analysis.split.held_out import Floats, choice, chosen_values, held_out_estimate, known_values, mix_values, picks
+from analysis.split.limits import split_limits
+from analysis.split.line import MixLine, mix_line
 from analysis.stats import Estimate
 from analysis.verdict import MIN_BLOCKS, MeasureFinding
 from profiles.experiment import MeasureRule

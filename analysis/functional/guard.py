@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from analysis.bench import Bench
-from analysis.functional_answers import (
+from analysis.functional.answers import (
     IDENTITY,
     LENGTH,
     RIGHT,
@@ -39,7 +39,7 @@ from analysis.functional_answers import (
     boots_of,
     ends_like,
 )
-from analysis.functional_drift import judge_identity, judge_length
+from analysis.functional.drift import judge_identity, judge_length
 from profiles.experiment import Arm
 from profiles.runs import AA_SUFFIX
 

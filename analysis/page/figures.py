@@ -8,18 +8,18 @@ import numpy as np
 import polars as pl
 
 from analysis.bench_check import levels
-from analysis.charts.blocks import blocks
-from analysis.charts.concurrency import ADVISES, DECIDES, concurrency, shown_levels
-from analysis.charts.crossover import MIX
-from analysis.charts.ecdf import Distribution, distribution, ecdf
-from analysis.charts.forest import CLASS, COPY, Effect, forest
-from analysis.charts.forest import MIX as FOREST_MIX
-from analysis.charts.panel import Panel
 from analysis.findings import ArmReport, Report
 from analysis.measured import measured
 from analysis.measures import higher_is_better, title_of
-from analysis.page_described import acceptances, sweeps
-from analysis.page_parts import (
+from analysis.page.charts.blocks import blocks
+from analysis.page.charts.concurrency import ADVISES, DECIDES, concurrency, shown_levels
+from analysis.page.charts.crossover import MIX
+from analysis.page.charts.ecdf import Distribution, distribution, ecdf
+from analysis.page.charts.forest import CLASS, COPY, Effect, forest
+from analysis.page.charts.forest import MIX as FOREST_MIX
+from analysis.page.charts.panel import Panel
+from analysis.page.described import acceptances, sweeps
+from analysis.page.parts import (
     Cell,
     Section,
     Table,
@@ -141,7 +141,7 @@ def _ttft_by_boot(report: Report) -> "dict[str, dict[int, np.ndarray[Any, Any]]]
 
 
 def _quantile_row(item: Distribution, values: "Mapping[int, np.ndarray[Any, Any]]", relative: bool) -> list[Cell]:
-    from analysis.charts.ecdf import SHARES
+    from analysis.page.charts.ecdf import SHARES
 
     show = (lambda value: number(value, f"{value:.3f}")) if relative else span
     quantiles = np.interp(_QUANTILES, SHARES, np.log(item.mean))

@@ -32,9 +32,9 @@ def plan(experiment: Path, run: Path | None, sd: float | None, boot_time: str | 
     workload-dependent or inconclusive. Then the smallest effect that it shows, and which guards it can show. What the
     planned requests cannot support is refused.
     """
-    from analysis.plan_design import make_plan
-    from analysis.plan_noise import assumed_noise, measured_noise, stated_noise
-    from analysis.plan_text import format_plan, plan_document
+    from analysis.plan.design import make_plan
+    from analysis.plan.noise import assumed_noise, measured_noise, stated_noise
+    from analysis.plan.text import format_plan, plan_document
     from profiles.errors import UsageError
     from profiles.experiment import load_experiment
     from profiles.files import encode_pretty

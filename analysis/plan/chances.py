@@ -16,7 +16,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from analysis import stats
-from analysis.trial import Trial, TrialGuard, TrialMeasure
+from analysis.plan.trial import Trial, TrialGuard, TrialMeasure
 from analysis.verdict import (
     MIN_BLOCKS,
     ClassFinding,

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import numpy as np
 
-from analysis.charts.panel import WIDTH, Panel, key, shortened
+from analysis.page.charts.panel import WIDTH, Panel, key, shortened
 from profiles.charts.style import Spec, colour
 from profiles.units import format_duration
 

@@ -6,7 +6,7 @@ from typing import Final
 
 import numpy as np
 
-from analysis.charts.panel import SIGNED, WIDTH, Panel, percents, reference_line, say, shortened
+from analysis.page.charts.panel import SIGNED, WIDTH, Panel, percents, reference_line, say, shortened
 from analysis.stats import Estimate
 from profiles.charts.style import Spec, colour
 

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from analysis.charts.panel import Panel
 from analysis.guards import relative as changes
+from analysis.page.charts.panel import Panel
 from analysis.stats import Estimate
 from profiles.units import format_change, format_duration, format_percent
 

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 from typing import Final
 
 from analysis import stats
-from analysis.functional_answers import IDENTITY, LENGTH, WORDS, Answers, Boots, FunctionalFinding, Sides, Status
+from analysis.functional.answers import IDENTITY, LENGTH, WORDS, Answers, Boots, FunctionalFinding, Sides, Status
 from profiles.records import OK
 from profiles.units import format_change, format_percent
 

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
-from analysis.charts.panel import Panel, key, room_for, shortened
+from analysis.page.charts.panel import Panel, key, room_for, shortened
 from profiles.charts.style import Spec, colour
 from profiles.units import format_duration, format_percent
 

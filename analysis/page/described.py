@@ -3,11 +3,11 @@
 from collections.abc import Iterator
 from typing import Final
 
-from analysis.charts.acceptance import LEAST_POINTS, Point, acceptance
-from analysis.charts.crossover import MIX, MOST_CLASSES, crossover
-from analysis.charts.panel import Panel
 from analysis.findings import ArmReport, Report
-from analysis.page_parts import Cell, Section, Table, estimate_cells, interval, number, share, text
+from analysis.page.charts.acceptance import LEAST_POINTS, Point, acceptance
+from analysis.page.charts.crossover import MIX, MOST_CLASSES, crossover
+from analysis.page.charts.panel import Panel
+from analysis.page.parts import Cell, Section, Table, estimate_cells, interval, number, share, text
 
 _CHANGE: Final = ("change", "low", "high")
 

@@ -5,7 +5,7 @@ import math
 from dataclasses import dataclass
 from typing import Final
 
-from analysis.charts.panel import (
+from analysis.page.charts.panel import (
     DIRECTION_COLOURS,
     DIRECTION_SHAPES,
     DIRECTIONS,

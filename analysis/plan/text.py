@@ -6,12 +6,12 @@ from dataclasses import asdict
 from typing import Any, Final
 
 from analysis import stats
-from analysis.chances import DRAWS, SEED, WORDS, Chance
 from analysis.lines import fold, labelled, wrap
 from analysis.measures import TITLES, higher_is_better, title_of
-from analysis.plan_design import ASSUMED_BOOT_NS, Plan
-from analysis.plan_noise import ASSUMED, MEASURED, STATED, Noise
-from analysis.plan_warnings import Hours, MeasurePlan
+from analysis.plan.chances import DRAWS, SEED, WORDS, Chance
+from analysis.plan.design import ASSUMED_BOOT_NS, Plan
+from analysis.plan.noise import ASSUMED, MEASURED, STATED, Noise
+from analysis.plan.warnings import Hours, MeasurePlan
 from analysis.settle import ASSUMED_BOOT_SD
 from profiles.files import tool_version
 from profiles.units import HOUR_NS, format_duration, format_percent

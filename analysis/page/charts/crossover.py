@@ -8,8 +8,8 @@ import json
 from collections.abc import Sequence
 from typing import Any, Final, Literal
 
-from analysis.charts.panel import WIDTH, Panel, percents, say, shortened
 from analysis.crossover import Crossover
+from analysis.page.charts.panel import WIDTH, Panel, percents, say, shortened
 from analysis.sweep import SweepPoint
 from profiles.charts.style import Spec, colour
 from profiles.units import format_change

@@ -18,15 +18,15 @@ from analysis.heading import fixed
 from analysis.measures import title_of
 from analysis.next_steps import next_steps
 from analysis.outcome import outcome
-from analysis.page_arms import arm_details
-from analysis.page_boots import boots
-from analysis.page_charts import chart_sections
-from analysis.page_parts import NONE, Cell, Section, Words, change, interval
-from analysis.page_run import amendments, bench_lines, environment, lists, looks, rule_text
-from analysis.page_script import begin_bundle, data_json, drawing, packed, policy
-from analysis.page_svg import picture
+from analysis.page.arms import arm_details
+from analysis.page.boots import boots
+from analysis.page.figures import chart_sections
+from analysis.page.parts import NONE, Cell, Section, Words, change, interval
+from analysis.page.run import amendments, bench_lines, environment, lists, looks, rule_text
+from analysis.page.script import begin_bundle, data_json, drawing, packed, policy
+from analysis.page.svg import picture
 from analysis.relative import relative_report, scrub, words_of
-from analysis.split_shown import best_split_lines
+from analysis.split.shown import best_split_lines
 from analysis.table import level
 from profiles.charts.style import COLOURS, Spec, complete, plain
 from profiles.errors import UsageError

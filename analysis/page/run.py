@@ -4,8 +4,8 @@ from analysis import course
 from analysis.doubt import left_out
 from analysis.findings import Report
 from analysis.heading import facts
-from analysis.page_boots import not_counted
-from analysis.page_parts import Lines, Words
+from analysis.page.boots import not_counted
+from analysis.page.parts import Lines, Words
 from profiles.runs import RULE
 from profiles.units import format_percent
 

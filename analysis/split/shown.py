@@ -6,7 +6,7 @@ from typing import Any
 from analysis.guards import relative
 from analysis.lines import format_estimate, listed
 from analysis.measures import TITLES
-from analysis.split import BestSplit, ClassChoice, WorkloadSplit
+from analysis.split.worth import BestSplit, ClassChoice, WorkloadSplit
 from analysis.stats import Estimate
 from analysis.verdict import MIN_BLOCKS
 from profiles.units import format_change, format_percent

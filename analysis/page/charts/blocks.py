@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any, Final
 
-from analysis.charts.panel import SIGNED, WIDTH, Panel, key, percents, reference_line, shortened
+from analysis.page.charts.panel import SIGNED, WIDTH, Panel, key, percents, reference_line, shortened
 from profiles.charts.style import Spec, colour
 from profiles.units import format_change
 

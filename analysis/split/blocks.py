@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import numpy as np
 import polars as pl
 
-from analysis.held_out import Floats
 from analysis.measures import COLUMNS
+from analysis.split.held_out import Floats
 
 
 @dataclass(frozen=True, slots=True)

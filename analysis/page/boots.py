@@ -6,11 +6,11 @@ from typing import Final
 
 from analysis import course
 from analysis.boot_log import FALLBACKS, NOTED, findings_of
-from analysis.charts.ecdf import distribution
-from analysis.charts.timeline import BootRow, timeline
 from analysis.endings import ending
 from analysis.findings import Report
-from analysis.page_parts import NONE, Cell, Section, Table, Words, number, share, span, text
+from analysis.page.charts.ecdf import distribution
+from analysis.page.charts.timeline import BootRow, timeline
+from analysis.page.parts import NONE, Cell, Section, Table, Words, number, share, span, text
 from profiles.runs import AA_SUFFIX, DONE, BootFacts
 from profiles.units import format_duration
 

@@ -5,15 +5,15 @@ from collections.abc import Iterator
 from analysis.acceptance_gain import acceptance_gain_lines
 from analysis.crossover import crossover_lines
 from analysis.findings import ArmReport, Report
-from analysis.functional import functional_lines
+from analysis.functional.guard import functional_lines
 from analysis.lines import format_estimate
 from analysis.looks import stopped_line
 from analysis.operating_point import format_levels
-from analysis.page_parts import Cell, Details, Lines, Table, Words, change, estimate_cells, number, share, text
+from analysis.page.parts import Cell, Details, Lines, Table, Words, change, estimate_cells, number, share, text
 from analysis.parity import parity_lines
 from analysis.sensitivity import sensitivity_lines
 from analysis.sequences import anytime_lines
-from analysis.split_shown import split_lines
+from analysis.split.shown import split_lines
 from analysis.verdict import GuardFinding
 from profiles.units import format_duration, format_percent
 
