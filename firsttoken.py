@@ -55,7 +55,8 @@ def cli(context: click.Context) -> None:
 
     \b
     Example:
-      firsttoken record --upstream http://127.0.0.1:8000 --listen 127.0.0.1:8100 --out my-capture --bodies full
+      firsttoken record --upstream http://127.0.0.1:8000 --out my-capture \\
+        --bodies full
       firsttoken concurrency my-capture
       firsttoken profile build my-capture -o my-profile
       firsttoken init my-profile
@@ -110,6 +111,8 @@ def demo(out: Path | None, seed: int) -> None:
     \b
     Example:
       firsttoken demo
+
+    Exit codes: 0 done whatever the verdicts, 1 failure, 2 wrong usage, 130 stopped by Ctrl-C.
     """
     import asyncio
     from datetime import UTC, datetime

@@ -34,7 +34,7 @@ What only describes:
 
 The forms of a report:
 
-18. `table`     a terminal: `heading` with `operating_point`, `arm_points`, `described`, `outcome`, `next_steps`; `lines`
+18. `table`     a terminal: `heading`, `operating_point`, `arm_points`, `described`, `outcome`, `next_steps`; `lines`
                 folds it
 19. `document`  verdict.json, `document_shown` its describing part; `contract` and `contract_arm` its published form
 20. `page/`     one HTML page; `markdown` a pull request; `relative` whatever may be published

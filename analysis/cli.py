@@ -12,24 +12,6 @@ RELATIVE_NAME = "verdict-relative.json"
 PAGE_NAME = "report.html"
 RELATIVE_PAGE_NAME = "report-relative.html"
 
-EXAMPLE = """
-\b
-Example:
-  firsttoken report runs/november
-  firsttoken report runs/november --json | jq ".arms[].verdict"
-  firsttoken report runs/november --markdown > comment.md
-  firsttoken report runs/november --relative --out to-publish
-  firsttoken report --schema > verdict.schema.json
-
-\b
-Exit codes:
-  0  every arm is decided
-  1  failure
-  2  wrong usage or a broken file
-  3  something is inconclusive
-  4  the run is invalid
-"""
-
 
 def _print_schema(context: click.Context, _option: click.Parameter, wanted: bool) -> None:
     if wanted and not context.resilient_parsing:
@@ -39,7 +21,7 @@ def _print_schema(context: click.Context, _option: click.Parameter, wanted: bool
         context.exit()
 
 
-@click.command(epilog=EXAMPLE)
+@click.command()
 @click.argument("run", type=click.Path(path_type=Path))
 @click.option("--json", "as_json", is_flag=True, help="Print verdict.json instead of the table.")
 @click.option("--markdown", is_flag=True, help="Print Markdown for a pull request instead.")
@@ -77,6 +59,17 @@ def report(
 
     Reads RUN, prints the verdicts, writes verdict.json and an HTML page that needs no network. It can be made again at
     any time, also of a run that is not finished. stdout carries the result, stderr the paths of what was written.
+
+    \b
+    Example:
+      firsttoken report runs/november
+      firsttoken report runs/november --json | jq ".arms[].verdict"
+      firsttoken report runs/november --markdown > comment.md
+      firsttoken report runs/november --relative --out to-publish
+      firsttoken report --schema > verdict.schema.json
+
+    Exit codes: 0 every arm is decided, 1 failure, 2 wrong usage or a broken file, 3 something is inconclusive, 4 the
+    run is invalid.
     """
     from profiles.errors import UsageError
 

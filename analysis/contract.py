@@ -26,7 +26,7 @@ class Blocks(Struct):
 
 
 class BiasOf(Interval):
-    """The baseline's second copy against the baseline, at 99 %."""
+    """The baseline's second copy against the baseline, at 99 % over all measures together."""
 
     smallest_visible_bias: float | None
 

@@ -34,13 +34,14 @@ def described(arm: ArmReport, report: Report) -> list[str]:
     )
     lines = [line for text in more for line in bullet(text)]
     lines += _throughput(arm, report)
-    if arm.shown.sweep:
+    lines += [line for text in crossover_lines(shown.crossover) for line in bullet(text)]
+    # Where no sign turns, the sentences say it all; the page has the numbers.
+    if any(item.turn is not None for item in shown.crossover):
         lines += bullet(
             f"sweep, change against {report.baseline} in %: of TTFT less is better, of the decode rate more "
             "(describes, decides nothing)"
         )
         lines += sweep_table(arm.shown.sweep)
-        lines += [line for text in crossover_lines(shown.crossover) for line in bullet(text)]
     return lines
 
 

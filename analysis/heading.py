@@ -115,4 +115,4 @@ def _aa(report: Report) -> str:
             continue
         bias = format_percent(math.expm1(min(estimate.half_width, 50.0)))
         parts.append(f"{title_of(finding.measure)} {format_estimate(estimate)}, smallest visible bias {bias}")
-    return "; ".join(parts) + " (99 %)" if parts else "none: the noise floor of this bench is unknown"
+    return "; ".join(parts) + " (99 % over all measures)" if parts else "none: the noise floor of this bench is unknown"

@@ -71,7 +71,7 @@ def format_cell(estimate: Estimate | None) -> str:
 
 def _percents(change: float, low: float | None, high: float | None, digits: int) -> str:
     def show(value: float) -> str:
-        return f"{100 * value:+.{digits}f}".replace("-", "−")
+        return f"{round(100 * value, digits) + 0.0:+.{digits}f}".replace("-", "−")
 
     if low is None or high is None:
         return f"{show(change)} [none]"

@@ -39,13 +39,15 @@ def capture() -> None:
 def check(folder: Path, as_json: bool) -> None:
     """Say whether a capture is complete and adds up.
 
-    Reads every line, also of a capture that is being recorded. Exits with 0 if it is sound, with 1 if something is
-    missing or wrong, and says what.
+    Reads every line, also of a capture that is being recorded. Says what is
+    missing or wrong.
 
     \b
     Example:
       firsttoken capture check captures/monday
       firsttoken capture check captures/monday --json | jq .problems
+
+    Exit codes: 0 it is sound, 1 something is missing or wrong, 2 wrong usage or input.
     """
     from capture.check import check as examine
     from capture.evidence import look_at, read_sightings
@@ -77,6 +79,8 @@ def purge(folder: Path, older_than: str | None, keep_bytes: str | None, bodies: 
     Example:
       firsttoken capture purge captures/monday --older-than 30d
       firsttoken capture purge captures/monday --bodies --yes
+
+    Exit codes: 0 done, 1 failure, 2 wrong usage or input.
     """
     from capture.purge import hold
 

@@ -110,7 +110,11 @@ def record(upstream: str, listen: str, out: Path, **asked: Any) -> None:
 
     \b
     Example:
-      firsttoken record --upstream http://127.0.0.1:8000 --listen 127.0.0.1:8100 --out CAPTURE
+      firsttoken record --upstream http://127.0.0.1:8000 --out CAPTURE
+      firsttoken record --upstream http://127.0.0.1:8000 --out CAPTURE \\
+        --listen 127.0.0.1:8100 --bodies full
+
+    Exit codes: 0 told to stop, 1 failure, 2 wrong usage or input.
     """
     from capture.journal import check_folder
 

@@ -20,7 +20,7 @@ from profiles.class_conditions import COLUMNS, Condition, ConditionError, implie
 from profiles.errors import RuleError
 from profiles.experiment_file import Table
 from profiles.profile import ALL
-from profiles.toml_lines import line_of, rule_error
+from profiles.toml_lines import line_of, not_toml, rule_error
 
 DEFAULT_RULES: Final = Path(__file__).with_name("classes.toml")
 
@@ -122,11 +122,10 @@ def read_rules(path: Path | None = None) -> Rules:
     except UnicodeDecodeError:
         raise RuleError(shown, "", "not UTF-8 text") from None
     except tomllib.TOMLDecodeError as error:
-        line = re.search(r"at line (\d+)", str(error))
-        raise RuleError(shown, "", f"not TOML: {error}", line=int(line[1]) if line else 0) from None
+        raise not_toml(shown, text, error) from None
     except msgspec.ValidationError as error:
         keys = {*RulesFile.__struct_encode_fields__, *ClassTable.__struct_fields__, *Case.__struct_fields__}
-        raise rule_error(shown, text, str(error), keys) from None
+        raise rule_error(shown, text, str(error), keys, RulesFile) from None
     classes = _Reader(shown, text).classes(file)
     return Rules(
         name=shown.name,

@@ -26,6 +26,8 @@ def classes(file: Path | None, list_columns: bool, as_json: bool) -> None:
       firsttoken profile classes --check my-classes.toml
       firsttoken profile build captures/monday -o monday.profile \\
         --classes my-classes.toml
+
+    Exit codes: 0 done, 1 failure, 2 wrong usage or input.
     """
     from profiles.class_conditions import COLUMNS
     from profiles.class_rules import DEFAULT_RULES, read_rules

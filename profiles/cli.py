@@ -56,6 +56,8 @@ def build(captures: tuple[Path, ...], out: Path, classes: Path | None, skews: tu
     \b
     Example:
       firsttoken profile build captures/monday -o monday.profile
+
+    Exit codes: 0 done, 1 failure, 2 wrong usage or input.
     """
     from profiles.build import build_profile
     from profiles.classify import read_rules

@@ -53,6 +53,8 @@ def concurrency(
       firsttoken concurrency captures/monday --json | jq .max
       firsttoken concurrency week.profile --html week.html --zone Europe/Budapest
       firsttoken concurrency azure.profile --service-time 50ms,8000,20ms
+
+    Exit codes: 0 done, 1 failure, 2 wrong usage or input.
     """
     from profiles import load_report
     from profiles.errors import UsageError

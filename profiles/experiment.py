@@ -24,7 +24,7 @@ from profiles import experiment_file
 from profiles.errors import RuleError
 from profiles.experiment_checks import LoadFacts, check_against_profile, check_rule, load_facts
 from profiles.experiment_file import AlsoWindow, Arm, Experiment, ExperimentFile, GuardRule, MeasureRule, Table
-from profiles.toml_lines import line_of, rule_error
+from profiles.toml_lines import line_of, not_toml, rule_error
 from profiles.units import SECOND_NS, parse_duration
 
 __all__ = [
@@ -53,11 +53,11 @@ def load_experiment(path: Path) -> Experiment:
     try:
         tables = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
-        raise RuleError(path, "", f"not TOML: {error}") from None
+        raise not_toml(path, text, error) from None
     try:
         file = msgspec.convert(tables, ExperimentFile)
     except msgspec.ValidationError as error:
-        raise rule_error(path, text, str(error), _known_keys()) from None
+        raise rule_error(path, text, str(error), _known_keys(), ExperimentFile) from None
     meaning = orjson.dumps(msgspec.to_builtins(file), option=orjson.OPT_SORT_KEYS)
     experiment = Experiment(
         path=path,

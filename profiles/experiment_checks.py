@@ -83,6 +83,12 @@ def _check_load(experiment: Experiment, refuse: Refuse) -> None:
     if not 0 < file.profile.operating_point.cover <= 1:
         raise refuse("profile.operating_point", "cover must be above 0 and at most 1")
     _check_point(experiment, refuse)
+    _check_durations(experiment, refuse)
+
+
+def _check_durations(experiment: Experiment, refuse: Refuse) -> None:
+    """Each is one, and a limit is above 0: idle time may be cut to nothing, a request cannot end at once."""
+    file = experiment.file
     named = (
         "connect_timeout",
         "write_timeout",

@@ -59,6 +59,8 @@ def shape(
     Example:
       firsttoken profile shape week.profile -o twice.profile --users 2 --seed 1
       firsttoken profile shape week.profile -o mix.profile --mix c=8
+
+    Exit codes: 0 done, 1 failure, 2 wrong usage or input.
     """
     from profiles import shape as steps
     from profiles.errors import UsageError

@@ -19,6 +19,8 @@ def show(path: Path, as_json: bool, full: bool) -> None:
     Example:
       firsttoken profile show monday.profile
       firsttoken profile show monday.profile --json | jq .character.arrivals
+
+    Exit codes: 0 done, 1 failure, 2 wrong usage or input.
     """
     from profiles.files import encode_pretty
     from profiles.profile import read_profile
@@ -44,11 +46,11 @@ def diff(context: click.Context, before: Path, after: Path, as_json: bool) -> No
     over c (total variation above 0.1); models, and classes of 5 %, that came or went; class mix (0.1); median and p90
     of the lengths (25 %); cached share (10 points); rate (a factor of 2, or 25 % where c is not known).
 
-    Exit codes: 0 keep, 3 cannot tell, 5 reopen; 1 and 2 are errors.
-
     \b
     Example:
       firsttoken profile diff monday.profile today.profile || echo "look again"
+
+    Exit codes: 0 keep, 3 cannot tell, 5 reopen; 1 and 2 are errors.
     """
     from profiles.diff import EXIT_CODES, diff_document, render_diff
     from profiles.drift import compare

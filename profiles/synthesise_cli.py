@@ -49,6 +49,8 @@ def synthesise(
     \b
     Example:
       firsttoken profile synthesise monday.profile -o monday-words.profile
+
+    Exit codes: 0 done, 1 failure, 2 wrong usage or input.
     """
     from dataclasses import asdict
 

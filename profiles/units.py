@@ -51,7 +51,7 @@ def format_percent(share: float, digits: int = 1) -> str:
 
 def format_change(change: float, digits: int = 1) -> str:
     """A relative change with its sign: −0.0484 becomes `−4.8 %`."""
-    return f"{100 * change:+.{digits}f} %".replace("-", "−")
+    return f"{round(100 * change, digits) + 0.0:+.{digits}f} %".replace("-", "−")  # + 0.0: no −0.0
 
 
 def format_bytes(count: int) -> str:

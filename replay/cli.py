@@ -31,7 +31,7 @@ def replay(context: click.Context, experiment: Path, out: Path, resume: bool, am
     Example:
       firsttoken replay experiment.toml -o runs/2026-12
       firsttoken replay experiment.toml -o runs/2026-12 --resume
-      firsttoken replay experiment.toml -o runs/2026-12 --resume --amend "three more blocks"
+      firsttoken replay experiment.toml -o runs/2026-12 --resume --amend "why"
 
     Exit codes: 0 done, 1 an engine or arm failed, 2 wrong input, 4 too many boots spoilt, 130 stopped by Ctrl-C.
     """
@@ -123,6 +123,8 @@ def _run(plan: "Plan", out: Path, resume: bool, amend: str | None, context: clic
             # In one line, to be copied.
             click.echo(f"  firsttoken replay {plan.experiment.path} -o {out} --resume", err=True)
             context.exit(INTERRUPTED_EXIT)
+        finally:
+            run.close()
 
     return asyncio.run(main(), loop_factory=fine_event_loop)
 

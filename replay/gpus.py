@@ -6,7 +6,8 @@ a sensor that is absent (a GB10 has none of its own for memory) gives None. Noth
 While a boot lives a `Feed` keeps one `nvidia-smi` printing and looks at what it has printed. Starting the tool anew for
 each sample costs six times as much CPU (28 ms against 5 ms on an H200) and a fork of this process. A feed is read from
 a thread, never waits, and ends with SIGKILL: on SIGTERM the tool first sleeps its interval to the end. If this process
-is killed, the tool dies of SIGPIPE at its next line.
+is killed the kernel ends the tool: one that has nothing to print, as no program is on a GPU any more, would never hear
+of it by SIGPIPE.
 """
 
 import contextlib
@@ -17,6 +18,8 @@ import subprocess
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
+
+from replay.tie import tied
 
 TOOL = "nvidia-smi"
 # Asked one after another until one is understood: drivers before 535 know only the older name.
@@ -128,7 +131,7 @@ def _start(argv: Sequence[str]) -> subprocess.Popen[bytes] | None:
         return None
     try:
         return subprocess.Popen(
-            argv,
+            tied(argv, "KILL", any_thread=True),
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,

@@ -11,6 +11,8 @@ from typing import Any
 
 from profiles.errors import RuleError, UsageError
 from profiles.experiment import Arm, Experiment, LoadFacts, check_against_profile, load_facts
+from profiles.experiment_checks import LEAST_BLOCKS
+from profiles.experiment_file import ExperimentFile
 from profiles.files import tool_version
 from profiles.functional import probe_set
 from profiles.measurable import NO_CONCURRENCY
@@ -19,6 +21,7 @@ from profiles.profile import Profile, ProfileRow
 from profiles.runs import AA_SUFFIX, FORMAT, VERSION
 from replay import caches
 from replay.bodies import Override, sendable
+from replay.client import MEASURED_TO_C
 from replay.clock import Clock
 from replay.engines import check_launcher
 from replay.environment import check_key, inherited, stated, stated_arguments
@@ -145,7 +148,7 @@ def plan_run(experiment: Experiment, profile: Profile, clock: Clock, keep: Seque
         order,
         known_lines,
         manifest,
-        _notes(point, why_kind, left_out, windows, file.engine.cache_isolation),
+        _notes(point, why_kind, left_out, windows, experiment.file),
     )
 
 
@@ -236,9 +239,15 @@ def _notes(
     why_kind: str | None,
     left_out: dict[str, int],
     windows: Sequence[Window],
-    isolation: str,
+    file: ExperimentFile,
 ) -> tuple[str, ...]:
     notes: list[str] = []
+    if file.design.blocks < LEAST_BLOCKS:
+        many = "block" if file.design.blocks == 1 else "blocks"
+        notes.append(
+            f"design.blocks = {file.design.blocks}: no verdict can follow from {file.design.blocks} {many}, at least "
+            f"{LEAST_BLOCKS} are needed."
+        )
     if why_kind is not None:
         notes.append(f"{why_kind}.")
     if point["left_out"]:
@@ -254,8 +263,14 @@ def _notes(
     again = sum(pick.round > 0 for window in windows if window.deciding for pick in window.picks)
     if again:
         notes.append(f"{again} requests of each boot come again: the profile holds too few for requests_per_boot.")
+    wide = [window.name for window in windows if window.widest > MEASURED_TO_C]
+    if wide:
+        notes.append(
+            f"{', '.join(wide)}: more than {MEASURED_TO_C} at once, up to which this client is measured. It would "
+            "shape the result, so such a window is marked invalid."
+        )
     limited = any(window.limit_ns is not None for window in windows)
-    if isolation == "reset" and limited:
+    if file.engine is not None and file.engine.cache_isolation == "reset" and limited:
         notes.append("With a reset, a limited window that goes round its list finds its own prompts in the cache.")
     return tuple(notes)
 

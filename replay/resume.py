@@ -49,6 +49,12 @@ async def take_up(path: Path, plan: Plan, clock: Clock, amend: str | None = None
     """
     manifest = read_document(path / MANIFEST, FORMAT, (VERSION,))
     changed = manifest["rule"]["semantic_sha256"] != plan.experiment.semantic_sha256
+    if changed and manifest["rule"]["bytes_sha256"] == plan.experiment.bytes_sha256:
+        raise UsageError(
+            f"{path}: {plan.manifest['tool']} reads the same experiment.toml otherwise than {manifest.get('tool')}, "
+            "which began this run: it knows other keys or defaults",
+            "Go on with that version, or start a new run.",
+        )
     _check_amend(path, plan, manifest, changed, amend)
     if manifest["profile"]["sha256"] != plan.manifest["profile"]["sha256"]:
         raise UsageError(f"{plan.manifest['profile']['path']}: the profile has changed since this run's first boot")

@@ -295,3 +295,16 @@ def test_an_empty_reason_is_none(folder: Path, unbooted: Unbooted) -> None:
     change(path, ("margin = 0.05", "margin = 0.08"))
     with pytest.raises(UsageError, match="an amendment needs its reason"):
         unbooted.replay(path, folder / "run", resume=True, amend="  ")
+
+
+def test_a_version_that_reads_the_same_rule_otherwise_does_not_go_on_with_it(folder: Path, unbooted: Unbooted) -> None:
+    """A later version may know other defaults: half of a run under each would be two rules."""
+    path = begun(folder, unbooted)
+    manifest = folder / "run" / "manifest.json"
+    document = manifest_of(folder / "run")
+    document["rule"]["semantic_sha256"] = "0" * 64
+    document["tool"] = "firsttoken 0.0.1"
+    write_whole(manifest, orjson.dumps(document))
+    for amend in (None, WHY):
+        with pytest.raises(UsageError, match="reads the same experiment.toml otherwise than firsttoken 0.0.1"):
+            unbooted.replay(path, folder / "run", resume=True, amend=amend)

@@ -48,6 +48,20 @@ def check(folder: Path, text: str) -> str:
             ":9: engine.hooks.stop: the command 'no-hook' does not exist",
         ),
         (f'launcher = "command"\n[engine.hooks]\nstart = ["{{arm}}/up"]\nstop = ["sh"]\n{ARM}', ""),
+        (f'argv = ["{TRUE}"]\nhost = "localhost"\n{ARM}', ""),
+        (
+            f'argv = ["{TRUE}"]\nhost = "no.such.host.invalid"\n{ARM}',
+            ":7: engine.host: 'no.such.host.invalid' cannot be",
+        ),
+        (f'argv = ["{TRUE}"]\nhost = "a..b"\n{ARM}', ":7: engine.host: 'a..b' cannot be used: label empty"),
+        # Not an address of this machine: only where the port is given is it none of our business.
+        (f'argv = ["{TRUE}"]\nhost = "192.0.2.7"\n{ARM}', ":7: engine.host: '192.0.2.7' cannot be used: Cannot assign"),
+        (f'argv = ["{TRUE}"]\nhost = "192.0.2.7"\nport = 8000\n{ARM}', ""),
+        (
+            f'argv = ["{TRUE}"]\nhost = "no.host.invalid"\nport = 8000\n{ARM}',
+            ":7: engine.host: 'no.host.invalid' cannot",
+        ),
+        (f'argv = ["{TRUE}"]\nmin_available_gib = 9e6\n{ARM}', ":7: engine.min_available_gib: 9e+06 GiB can never be"),
     ],
 )
 def test_what_is_not_there_is_refused_with_its_place(tmp_path: Path, text: str, said: str) -> None:

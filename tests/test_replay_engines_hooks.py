@@ -29,6 +29,7 @@ from replay.engines import (
     wipe,
 )
 from replay.engines.hooks import fill_hook
+from replay.engines.proc_stat import read_stat
 
 HOST = "127.0.0.1"
 ROOT = Path(__file__).parents[1]
@@ -77,6 +78,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     pid = tmp_path / "engine.pid"
     if pid.exists() and psutil.pid_exists(int(pid.read_text())):
         assert psutil.Process(int(pid.read_text())).status() == psutil.STATUS_ZOMBIE, "an engine was left"
+
+
+def sleeper() -> "subprocess.Popen[bytes]":
+    return subprocess.Popen(["sleep", "60"], start_new_session=True)
 
 
 async def until(happened: Callable[[], object], patience_s: float = 20) -> None:
@@ -207,6 +212,45 @@ def test_a_stop_that_does_not_stop_is_an_error_and_a_later_run_can_stop_it(folde
         assert await stop_leftover(identity, CLOCK)
         assert port_refuses(HOST, port)
         assert not await stop_leftover(identity, CLOCK)
+
+    asyncio.run(main())
+
+
+@pytest.mark.process
+def test_what_a_kill_left_of_hooks_is_ended_the_start_and_the_log_too(folder: Path) -> None:
+    async def main() -> None:
+        port = free_port(HOST)
+        engine: Any = await launch("command", plan(folder, port), CLOCK)
+        await wait_listening(engine, CLOCK, patience_ns=30 * SECOND_NS)
+        logs = psutil.Process(engine._logs.pid)
+        with sleeper() as starting:  # a hook that had not returned
+            stat = read_stat(starting.pid)
+            assert stat is not None
+            identity = {**engine.identity(), "calling": [starting.pid, stat.started]}
+            assert await stop_leftover(identity, CLOCK)
+            assert starting.wait(5) == -signal.SIGKILL
+        assert port_refuses(HOST, port)
+        assert not logs.is_running() or logs.status() == psutil.STATUS_ZOMBIE
+        engine._watcher.cancel()
+        await engine._end_logs()
+
+    asyncio.run(main())
+
+
+@pytest.mark.process
+def test_an_engine_that_answers_nowhere_yet_is_told_to_stop_too(folder: Path) -> None:
+    """A kill while it loads its model: no port answers, and nothing asks whether it lives."""
+
+    async def main() -> None:
+        good = plan(folder, free_port(HOST))
+        assert good.hooks is not None
+        mute = Hooks(start=[*good.hooks.start, "slow"], stop=["./stop"])
+        engine: Any = await launch("command", plan(folder, good.port, hooks=mute), CLOCK)
+        await until(lambda: (folder / "engine.pid").exists())
+        loading = psutil.Process(int((folder / "engine.pid").read_text()))
+        assert not await stop_leftover(engine.identity(), CLOCK)  # nothing could be seen of it
+        await until(lambda: not loading.is_running() or loading.status() == psutil.STATUS_ZOMBIE)
+        engine._watcher.cancel()
 
     asyncio.run(main())
 

@@ -1,6 +1,7 @@
 """nvidia-smi: what it prints becomes numbers or None, and no tool outlives its reader."""
 
 import os
+import shutil
 import subprocess
 import sys
 import threading
@@ -18,6 +19,7 @@ from hypothesis import strategies as st
 from replay.gpus import argv_gpus, gpu_feed, parse_app, parse_gpu, parse_reasons, read_gpu_processes, read_gpus
 
 MISSING = "/nowhere/nvidia-smi"
+needs_setpriv = pytest.mark.skipif(shutil.which("setpriv") is None, reason="nothing here ties a child to us")
 
 
 def wait_for[T](look: Callable[[], T]) -> T:
@@ -176,13 +178,16 @@ def test_a_feed_without_a_tool_is_silent() -> None:
     feed.close()
 
 
+# The second has nothing to print, so no broken pipe tells it that we are gone.
 @pytest.mark.process
-def test_the_tool_dies_with_us_also_by_sigkill(tmp_path: Path) -> None:
+@pytest.mark.parametrize("feed", ["gpu_feed", pytest.param("app_feed", marks=needs_setpriv)])
+def test_the_tool_dies_with_us_also_by_sigkill(tmp_path: Path, feed: str) -> None:
     tool = write_tool(tmp_path)
     code = (
-        "import sys, time\nfrom replay.gpus import gpu_feed\n"
-        f"feed = gpu_feed({str(tool)!r})\n"
-        "while not feed.read(): pass\n"
+        "import pathlib, time\nfrom concurrent.futures import ThreadPoolExecutor\nimport replay.gpus\n"
+        f"feed, pool = replay.gpus.{feed}({str(tool)!r}), ThreadPoolExecutor()\n"
+        "pool.submit(feed.read).result()\n"  # in a thread, as a sampler does
+        f"while not pathlib.Path({str(tmp_path / 'asked')!r}).exists(): pass\n"
         "import psutil\nprint(psutil.Process().children()[0].pid, flush=True)\ntime.sleep(60)\n"
     )
     root = Path(__file__).parents[1]

@@ -2,6 +2,7 @@
 
 import asyncio
 import subprocess
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -11,8 +12,13 @@ from recorded import MODEL
 from recorded import write_profile as record
 from test_replay_run import ENVIRONMENT, command, engines_of, replay, wait_for, write_experiment
 
+from analysis import course
+from firsttoken import cli
+from profiles.errors import EngineFailed, RunInvalid, UsageError
+from profiles.experiment import load_experiment
 from profiles.records import Outcome
 from profiles.runs import read_boot_facts, read_run
+from replay import surroundings
 from replay.client import Planned, Slot, Timeouts
 from replay.clock import SystemClock
 from replay.engines import free_port, port_refuses
@@ -62,14 +68,85 @@ def test_a_pilot_of_the_baseline_fixes_the_warm_up_and_prewarm_boots_every_arm(f
     assert "warm-up: " in done.stderr
 
 
-def test_an_engine_that_leaves_too_little_memory_is_stopped_and_named(folder: Path) -> None:
-    change(write_experiment(folder), ('stop_timeout = "5s"\n', 'stop_timeout = "5s"\nmin_available_gib = 1000000\n'))
-    done = replay(folder)
-    assert done.returncode == 1
-    assert "stopped before the host would freeze" in done.stderr or "of memory were left" in done.stderr
+def replay_here(folder: Path, monkeypatch: pytest.MonkeyPatch, *flags: str) -> None:
+    """A replay in this process, whose surroundings a test has changed. Raises what the front door would say."""
+    monkeypatch.chdir(folder)
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+    cli.main(["replay", "experiment.toml", "-o", "run", *flags], standalone_mode=False)
+
+
+def test_an_engine_that_leaves_too_little_memory_is_stopped_and_named(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_experiment(folder)
+    monkeypatch.setattr(surroundings, "MemoryWatch", partial(surroundings.MemoryWatch, read=lambda: 1024**2))
+    with pytest.raises(EngineFailed, match="0 GiB of memory were left, the floor is 1 GiB: the engine was stopped"):
+        replay_here(folder, monkeypatch)
     (boot,) = read_run(folder / "run").boots
     assert (boot.facts.status, boot.facts.diagnosis) == ("failed", "memory")
     assert not engines_of(folder)
+
+
+def test_too_little_memory_before_the_spawn_is_no_fault_of_the_arm_and_nothing_is_started(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    change(write_experiment(folder), ("[discard]\n", "[discard]\nreplacement_boots_max = 1\n"))
+    left = [8 * 1024**3]  # enough for one boot
+    read = lambda: left.pop() if left else 1024**3 // 2  # noqa: E731
+    little = partial(surroundings.memory_floor, timeout_ns=0, read=read)
+    with monkeypatch.context() as scarce:
+        scarce.setattr(surroundings, "memory_floor", little)
+        for flags in ((), ("--resume",)):  # the rule has spoken: going on changes nothing, and that is said
+            with pytest.raises(RunInvalid, match="2 boots were discarded, the rule allows 1") as refused:
+                replay_here(folder, scarce, *flags)
+            assert "by its rule this run is invalid, and --resume cannot change that" in str(refused.value)
+            assert "`firsttoken report run` shows what was measured" in str(refused.value)
+    boots = [boot for boot in read_run(folder / "run").boots if boot.facts.status != "done"]
+    assert len(boots) == 2
+    for boot in boots:
+        facts = boot.facts
+        assert (facts.status, facts.diagnosis, facts.spawned_ns) == ("discarded", "low_memory", None)
+        assert "only 0.5 GiB of memory were available before the engine was started" in str(facts.reason)
+        assert not (boot.path / "engine.log").exists()
+    report = subprocess.run(
+        command("report", "run", "--no-html"), cwd=folder, env=ENVIRONMENT, capture_output=True, text=True, check=False
+    )
+    assert report.returncode == 4
+    assert "too many replacements: 2 boots of" in report.stdout
+    # A higher limit is another rule: the run goes on, post hoc.
+    change(folder / "experiment.toml", ("replacement_boots_max = 1", "replacement_boots_max = 9"))
+    replay_here(folder, monkeypatch, "--resume", "--amend", "the neighbour has left")
+
+
+def test_a_boot_says_in_which_environment_it_ran_and_what_it_could_not_wait_for(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    keys = 'stop_timeout = "5s"\ncool_down_c = 50\napi_key_env = "OUR_KEY"\n'
+    arm = '[[arm]]\nname = "v1"\nenv = { OUR_KEY = "k", VLLM_FLAG = "{port}" }\n'
+    change(write_experiment(folder, arm), ('stop_timeout = "5s"\n', keys))
+    monkeypatch.setattr(surroundings, "cool_down", partial(surroundings.cool_down, read=list))
+    monkeypatch.setenv("OUR_KEY", "ours")
+    monkeypatch.setenv("VLLM_OURS", "1")
+    replay_here(folder, monkeypatch)
+    said = capfd.readouterr().err
+    assert said.count("no GPU says its temperature") == 1  # once, not for each boot
+    run = read_run(folder / "run")
+    by_arm = {boot.facts.arm: boot.facts for boot in run.boots}
+    assert by_arm["v0"].env.get("VLLM_OURS") == by_arm["v1"].env.get("VLLM_OURS") == "1"
+    assert "VLLM_FLAG" not in by_arm["v0"].env
+    assert by_arm["v1"].env["OUR_KEY"] is None
+    assert str(by_arm["v1"].env["VLLM_FLAG"]).isdigit()  # as the engine got it
+    (stated,) = [each for each in run.manifest["arms"] if each["name"] == "v1"]
+    assert stated["env"] == {"OUR_KEY": None, "VLLM_FLAG": "{port}"}
+    assert {"cwd", "container_args", "port", "ready_timeout", "stop_timeout"} <= stated.keys()
+    assert b'"k"' not in (folder / "run" / "manifest.json").read_bytes()
+    found = course.not_checked(run, load_experiment(folder / "run" / "experiment.toml"))
+    assert found == ("engine.cool_down_c: no GPU says its temperature",)
+
+    monkeypatch.setenv("VLLM_OURS", "2")
+    with pytest.raises(UsageError, match="VLLM_OURS was '1' and is '2'"):
+        replay_here(folder, monkeypatch, "--resume")
 
 
 def test_a_salt_that_the_engine_ignores_is_found_before_anything_is_measured(folder: Path) -> None:

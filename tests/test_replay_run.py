@@ -249,6 +249,33 @@ def test_a_port_that_somebody_else_has_is_no_fault_of_an_arm(folder: Path) -> No
     assert read_run(folder / "run").boots == ()
 
 
+@pytest.mark.parametrize("place", ["profile/manifest.json/run", "/proc/none/run", "x" * 300])
+def test_a_place_where_no_run_can_be_is_one_sentence(folder: Path, place: str) -> None:
+    write_experiment(folder)
+    done = subprocess.run(
+        command("replay", "experiment.toml", "-o", place),
+        cwd=folder,
+        env=ENVIRONMENT,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 2
+    assert f"firsttoken: {place}: " in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_run_without_its_manifest_is_named_for_what_it_is(folder: Path) -> None:
+    write_experiment(folder)
+    made = folder / "run"
+    made.mkdir()
+    (made / "events.jsonl").touch()
+    for flags in ((), ("--resume",)):
+        done = replay(folder, *flags)
+        assert done.returncode == 2
+        assert "run: a run is there, and its manifest.json is missing" in done.stderr
+
+
 def test_a_run_has_one_writer(folder: Path) -> None:
     first = lock_folder(folder)
     assert first is not None

@@ -205,7 +205,7 @@ def back(*available: int | None, before: int | None = 100 * GIB) -> Step:
 
 def test_memory_that_comes_back_is_waited_for() -> None:
     step = back(9 * GIB, 60 * GIB, 99 * GIB)
-    assert step.proof == "106.3 GB are available, 107.4 GB were before"
+    assert step.proof == "99 GiB are available, 100 GiB were before"
     assert step.ended_ns - step.began_ns == 500 * MILLISECOND_NS
     assert memory_held(step) is None
 
@@ -214,7 +214,7 @@ def test_memory_that_does_not_come_back_is_named() -> None:
     step = back(9 * GIB, 90 * GIB)
     assert step.proof is None
     assert step.facts["missing_bytes"] == 10 * GIB
-    assert memory_held(step) == "10.7 GB of memory did not come back within 10.0 s after the engine was gone"
+    assert memory_held(step) == "10 GiB of memory did not come back within 10.0 s after the engine was gone"
 
 
 def test_more_memory_than_before_is_no_shortfall() -> None:
@@ -232,10 +232,34 @@ def test_memory_that_nobody_can_see_is_neither_back_nor_held(available: int | No
 
 def test_memory_below_its_floor_is_a_sentence() -> None:
     watch = MemoryWatch(GIB, read=lambda: GIB // 2)
-    sentence = "only 536.9 MB of memory were left, the floor is 1.1 GB"
+    sentence = "only 0.5 GiB of memory were left, the floor is 1 GiB"
     assert watch.look() == watch.breach(Telemetry(at_ns=0, mem_available_bytes=GIB // 2)) == sentence
     assert watch.breach(Telemetry(at_ns=0, mem_available_bytes=GIB)) is None
     assert watch.breach(Telemetry(at_ns=0)) is None
+
+
+def floor(*available: int | None) -> Step:
+    left = list(available)
+    read = lambda: left.pop(0) if len(left) > 1 else left[0]  # noqa: E731  a script of two words
+    return run_virtual(surroundings.memory_floor(8 * GIB, VirtualClock(), timeout_ns=10 * SECOND_NS, read=read))
+
+
+def test_memory_is_waited_for_before_anything_is_started() -> None:
+    step = floor(2 * GIB, 7 * GIB, 9 * GIB)
+    assert step.proof == "9 GiB are available, the floor is 8 GiB"
+    assert step.ended_ns - step.began_ns == 500 * MILLISECOND_NS
+    assert floor(8 * GIB).ended_ns == floor(8 * GIB).began_ns
+    assert (floor(None).proof, "missing" in floor(None).facts) == (None, False)  # nobody can tell
+
+
+def test_memory_that_stays_below_the_floor_is_named_in_the_unit_of_its_key() -> None:
+    step = floor(2 * GIB + GIB // 4)
+    assert step.proof is None
+    assert step.ended_ns - step.began_ns == 10 * SECOND_NS
+    assert step.facts["missing"] == (
+        "only 2.25 GiB of memory were available before the engine was started, the floor is 8 GiB "
+        "(engine.min_available_gib)"
+    )
 
 
 @given(st.integers(0, 200 * GIB))
@@ -268,8 +292,26 @@ def test_a_program_on_the_gpu_before_the_spawn_is_named(tmp_path: Path, monkeypa
     monkeypatch.setattr(surroundings, "read_gpu_processes", lambda: read_gpu_processes(tool))
     monkeypatch.setattr(surroundings, "Host", lambda: Host(folder))
     ask = surroundings.gpu_strangers
-    assert run_virtual(ask(off_loop=at_once)) == ["python3 (pid 71)", "worker (pid 72)"]
+    # Before a spawn nobody is ours, also one whose number counts in another container.
+    assert run_virtual(ask(off_loop=at_once)) == ["python3 (pid 71)", "worker (pid 72)", "elsewhere (pid 99999)"]
     assert run_virtual(ask([72], off_loop=at_once)) == ["python3 (pid 71)"]
     assert run_virtual(ask([71], off_loop=at_once)) == []
     monkeypatch.setattr(surroundings, "read_gpu_processes", lambda: None)
-    assert run_virtual(ask(off_loop=at_once)) == []
+    assert run_virtual(ask(off_loop=at_once)) is None
+
+
+@pytest.mark.parametrize(
+    ("apps", "proof", "facts"),
+    [
+        ([], "no other program seen on a GPU", {"seen": []}),
+        ([(99999, "x")], None, {"seen": ["x (pid 99999)"]}),
+        (None, None, {"seen": None, "missing": "no GPU sensor answers (nvidia-smi)"}),
+    ],
+)
+def test_a_gpu_is_proved_free_only_where_it_can_be_seen(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, apps: object, proof: str | None, facts: dict[str, object]
+) -> None:
+    monkeypatch.setattr(surroundings, "read_gpu_processes", lambda: apps)
+    monkeypatch.setattr(surroundings, "Host", lambda: Host(tmp_path))
+    step = run_virtual(surroundings.gpu_free(VirtualClock(), at_once))
+    assert (step.name, step.proof, step.facts) == ("gpu_free", proof, facts)

@@ -80,7 +80,7 @@ def effects(report: Report) -> Section:
         "Each line is an interval, its mark the estimate; of TTFT and TPOT less is faster. An arm gains where its whole"
         " interval lies beyond the dashed line, and is no worse where it lies short of the dotted one. The row of an"
         " arm (bold) is the recorded mix; below it its classes, with simultaneous intervals. The A/A row is the noise"
-        " of the bench, at 99 %. An arrow: the interval goes on."
+        " of the bench, at 99 % over all measures. An arrow: the interval goes on."
     )
     head = ("arm", "measure", "class", *_CHANGE, "reads as")
     table = Table("effects", "Relative changes; −0.05 is 5 % less.", head, rows)

@@ -4,19 +4,8 @@ from pathlib import Path
 
 import click
 
-EXAMPLE = """
-\b
-Example:
-  firsttoken plan experiment.toml
-  firsttoken plan experiment.toml --run runs/november --boot-time 20min
 
-\b
-Exit codes:
-  0  done      1  failure      2  wrong usage, or a rule that cannot be held
-"""
-
-
-@click.command(epilog=EXAMPLE, short_help="Say what an experiment costs, and what it can decide.")
+@click.command(short_help="Say what an experiment costs, and what it can decide.")
 @click.argument("experiment", type=click.Path(path_type=Path))
 @click.option(
     "--run", type=click.Path(path_type=Path), metavar="RUN", help="An earlier run: its noise, its boot times."
@@ -31,6 +20,13 @@ def plan(experiment: Path, run: Path | None, sd: float | None, boot_time: str | 
     For true effects of 0, 3, 5 and 10 % on each measure: how often this design ends in adopt, reject,
     workload-dependent or inconclusive. Then the smallest effect that it shows, and which guards it can show. What the
     planned requests cannot support is refused.
+
+    \b
+    Example:
+      firsttoken plan experiment.toml
+      firsttoken plan experiment.toml --run runs/november --boot-time 20min
+
+    Exit codes: 0 done, 1 failure, 2 wrong usage, or a rule that cannot be held.
     """
     from analysis.plan.design import make_plan
     from analysis.plan.noise import assumed_noise, measured_noise, stated_noise

@@ -36,6 +36,8 @@ def builtin(
     Example:
       firsttoken profile builtin --list
       firsttoken profile builtin single-stream -o builtin.profile --scale 0.05
+
+    Exit codes: 0 done, 1 failure, 2 wrong usage or input.
     """
     from profiles.errors import UsageError
 

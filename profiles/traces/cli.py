@@ -45,6 +45,8 @@ def import_(
       firsttoken profile import --list
       firsttoken profile import mooncake trace.jsonl -o trace.profile
       firsttoken profile import intervals log.csv --window 0,86400 -o l.profile
+
+    Exit codes: 0 done, 1 failure, 2 wrong usage or input.
     """
     from profiles.errors import UsageError
     from profiles.traces import formats
@@ -181,6 +183,8 @@ def export(
     Example:
       firsttoken profile export mooncake monday.profile -o monday.jsonl
       firsttoken profile export vllm-timed-trace monday.profile -o monday.jsonl
+
+    Exit codes: 0 done, 1 failure, 2 wrong usage or input.
     """
     from profiles.errors import UsageError
     from profiles.profile import read_profile

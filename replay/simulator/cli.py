@@ -83,9 +83,13 @@ def engine(ctx: click.Context, /, **flags: Any) -> None:
 
     \b
     Example:
-      firsttoken engine --port 8000 --speculative-config '{"method":"mtp","num_speculative_tokens":2}'
-      curl -N http://127.0.0.1:8000/v1/chat/completions -H 'content-type: application/json' \\
-        -d '{"stream": true, "messages": [{"role": "user", "content": "What is a prefill?"}]}'
+      firsttoken engine --port 8000 \\
+        --speculative-config '{"method":"mtp","num_speculative_tokens":2}'
+      curl -N http://127.0.0.1:8000/v1/chat/completions \\
+        -H 'content-type: application/json' \\
+        -d '{"stream":true,"messages":[{"role":"user","content":"What is C?"}]}'
+
+    Exit codes: 0 told to stop, 1 failure, 2 wrong usage; a fault that is asked for has its own.
     """
     import secrets
 
