@@ -214,7 +214,7 @@ def main() -> None:
         error.show()
         sys.exit(error.exit_code)
     except FirsttokenError as error:
-        click.echo(f"firsttoken: {error}", err=True)
+        _say(f"firsttoken: {error}")
         sys.exit(error.exit_code)
     except BrokenPipeError:
         # The reader of our output went away, as `| head` does.
@@ -226,9 +226,16 @@ def main() -> None:
         said = say_refused(error)
         if said is None:
             raise
-        click.echo(f"firsttoken: {said[0]}", err=True)
+        _say(f"firsttoken: {said[0]}")
         sys.exit(said[1])
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _say(text: str) -> None:
+    """On stderr: folded to a terminal, in whole lines to what a script reads."""
+    from profiles.terminal import columns, fold
+
+    click.echo(fold(text, columns(sys.stderr)) if sys.stderr.isatty() else text, err=True)
 
 
 def say_refused(error: OSError) -> tuple[str, int] | None:
@@ -236,6 +243,8 @@ def say_refused(error: OSError) -> tuple[str, int] | None:
 
     A path that a user gave is wrong usage (2); a full disk is a failure (1).
     """
+    from profiles.files import MISTAKEN_PATH
+
     if error.filename is None and error.errno not in EXHAUSTED:
         return None
     reason = error.strerror or str(error)
@@ -243,11 +252,7 @@ def say_refused(error: OSError) -> tuple[str, int] | None:
     return f"{place}{reason}", 2 if error.errno in MISTAKEN_PATH else 1
 
 
-# What a mistyped path leads to, and what a machine runs out of: then no path is named.
-MISTAKEN_PATH = {
-    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM),
-    *(errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL),
-}
+# What a machine runs out of: then no path is named.
 EXHAUSTED = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EMFILE, errno.ENFILE, errno.ENOMEM}
 
 

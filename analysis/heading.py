@@ -7,6 +7,7 @@ from analysis import course
 from analysis.acceptance import not_measurable
 from analysis.doubt import lateness_note
 from analysis.findings import Report
+from analysis.first_use import first_use_line
 from analysis.lines import fold, format_estimate, labelled, wrap
 from analysis.measures import title_of
 from analysis.operating_point import describe_point
@@ -77,6 +78,8 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
     note = None if report.relative else lateness_note(report.run) or course.lag_note(report.run)
     if note:
         yield "Client", note
+    if not report.relative and (uses := first_use_line(report.data)):
+        yield "Warm-up", uses
     if missing := not_measurable(report.run):
         yield "Profile", f"not measurable: {', '.join(missing)}"
     for warning in report.warnings:

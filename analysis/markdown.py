@@ -11,6 +11,7 @@ from itertools import chain
 from typing import Final
 
 from analysis import course
+from analysis.alone import alone_lines
 from analysis.arm_points import points, reasons, split_measures, zones
 from analysis.described import described
 from analysis.doubt import left_out
@@ -42,7 +43,8 @@ def format_markdown(report: Report, relative: bool = False) -> str:
     if relative:
         report = relative_report(report)
     known = list(facts(report))
-    lines = [f"### Verdict: {escape(outcome(report) or 'the run is invalid')}", "", *_table(report), ""]
+    told = outcome(report) or ("the run is invalid" if report.invalid else "none, nothing was compared")
+    lines = [f"### Verdict: {escape(told)}", "", *(_table(report) if report.arms else _alone(report)), ""]
     lines += _points([*cautions(report), *(f"{label}: {text}" for label, text in known if label in _SHOWN)])
     for arm in report.arms:
         lines += ["", *_arm(arm, report)]
@@ -77,6 +79,10 @@ def _table(report: Report) -> list[str]:
         for arm in report.arms
     ]
     return [_cells(titles), _cells(["---"] * len(titles)), *map(_cells, rows)]
+
+
+def _alone(report: Report) -> list[str]:
+    return ["```text", *alone_lines(report.data, report.relative), "```"]
 
 
 def _cells(cells: Iterable[str]) -> str:

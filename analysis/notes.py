@@ -5,12 +5,13 @@ from collections.abc import Sequence
 from analysis.batch_caps import batch_cap, queue_note
 from analysis.bench import Bench
 from analysis.bench_check import copies
+from analysis.cached import share_by_windows
 from analysis.endings import remarks
 from analysis.faults import died
 from analysis.findings import ArmReport
 from analysis.load import counting_boots
 from analysis.measures import assumed_first_event_share
-from profiles.runs import DONE
+from profiles.runs import DONE, WindowFacts
 from profiles.units import format_percent
 
 
@@ -26,6 +27,7 @@ def run_notes(bench: Bench, arms: Sequence[ArmReport]) -> list[str]:
             f"the engine packs several into an event and does not say how many"
         )
     warnings += _metrics_warnings(bench)
+    warnings += _warm_windows(bench)
     base_died = [boot.facts for boot in bench.run.boots if boot.facts.arm == bench.baseline and died(boot.facts)]
     if base_died:
         warnings.append(f"{len(base_died)} boots of the baseline {bench.baseline} itself failed")
@@ -43,6 +45,24 @@ def _baseline_queue(bench: Bench) -> list[str]:
     cap = batch_cap(bench.experiment.baseline.argv, boots)
     note = queue_note(cap, bench.run.manifest.get("windows") or [])
     return [f"the baseline {bench.baseline} {note}"] if note else []
+
+
+def _warm_windows(bench: Bench) -> list[str]:
+    """Each window's cached share, where a later one finds what an earlier one left."""
+    if (bench.run.manifest.get("override") or {}).get("cache_isolation") != "none":
+        return []
+    windows: dict[str, list[WindowFacts]] = {}
+    for boot in counting_boots(bench.run).values():
+        for window in boot.facts.windows:
+            windows.setdefault(window.name, []).append(window)
+    shares = {name: share_by_windows(found) for name, found in windows.items()}
+    told = [f"{name} {format_percent(share, 0)}" for name, share in shares.items() if share is not None]
+    if not told:
+        return []
+    return [
+        f"passes are not kept apart in the prefix cache: cached prompt tokens {', '.join(told)}; an arm is held "
+        "against the baseline in the same window, and no window against another"
+    ]
 
 
 def _metrics_warnings(bench: Bench) -> list[str]:

@@ -7,6 +7,7 @@ what to do.
 from collections.abc import Iterable
 
 from analysis import course
+from analysis.alone import alone_lines
 from analysis.arm_points import class_sentence, points, reasons, split_measures, zones
 from analysis.described import described
 from analysis.doubt import left_out
@@ -37,8 +38,10 @@ def format_report(report: Report, relative: bool = False) -> str:
 
 
 def _table(report: Report) -> list[str]:
+    if not report.arms:
+        return alone_lines(report.data, report.relative)
     # Two columns are what 80 characters hold; further measures are in the sentences of each arm.
-    shown = report.arms[0].measures[:COLUMNS_SHOWN] if report.arms else ()
+    shown = report.arms[0].measures[:COLUMNS_SHOWN]
     titles = [_column_title(finding) for finding in shown]
     lines = [_row("ARM", "VERDICT", titles, "R"), "─" * WIDTH]
     for arm in report.arms:

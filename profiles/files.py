@@ -7,6 +7,7 @@ Rules of this module:
 * JSON is strict: a NaN or an infinity is an error here, never a silent null.
 """
 
+import errno
 import fcntl
 import hashlib
 import math
@@ -23,6 +24,11 @@ import orjson
 from profiles.errors import FirsttokenError, FormatError, UsageError
 from profiles.version import __version__
 
+# What a mistyped path leads to. Anything else, such as a full disk, is a failure and not wrong usage.
+MISTAKEN_PATH = {
+    *(errno.ENOENT, errno.ENOTDIR, errno.EISDIR, errno.EEXIST, errno.EACCES, errno.EPERM),
+    *(errno.EROFS, errno.ENAMETOOLONG, errno.ELOOP, errno.EINVAL),
+}
 FILE_MODE = 0o600
 FOLDER_MODE = 0o700
 
@@ -92,13 +98,17 @@ def lock_folder(path: Path) -> int | None:
 
 @contextmanager
 def writable(path: Path, hint: str = "Give another path with -o.") -> Iterator[None]:
-    """Turn what the system refuses in the block into a FirsttokenError that names `path`, as the user gave it."""
+    """Turn what the system refuses in the block into a FirsttokenError that names `path`, as the user gave it.
+
+    A path that cannot be is a UsageError.
+    """
     try:
         yield
     except OSError as problem:
         # Where we write is often a sibling, whose name tells nobody anything.
         reason = problem.strerror or str(problem)
-        raise FirsttokenError(f"{path}: cannot be written ({reason})", hint) from None
+        kind = UsageError if problem.errno in MISTAKEN_PATH else FirsttokenError
+        raise kind(f"{path}: cannot be written ({reason})", hint) from None
 
 
 def write_document(path: Path, document: dict[str, Any]) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 from profiles.capture_folder import readable
 from profiles.errors import FormatError, UsageError
-from profiles.files import FOLDER_MODE, make_folder, read_document, writable
+from profiles.files import FOLDER_MODE, read_document, writable
 from profiles.profile import FILES, FORMAT, MANIFEST
 
 
@@ -18,7 +18,7 @@ def replacing(out: Path, *, force: bool) -> Iterator[Path]:
     with readable(out, "Give another path with -o."):
         check_free(out, force=force)
     with writable(out):
-        make_folder(out.parent)
+        out.parent.mkdir(mode=FOLDER_MODE, parents=True, exist_ok=True)
         unfinished = out.with_name(f".{out.name}.{os.getpid()}")
         unfinished.mkdir(mode=FOLDER_MODE)
         try:

@@ -16,11 +16,13 @@ How truly it is asked:
 
 Whom it is asked:
 
-8. `engines`      the launchers: process, docker, podman, command, external
+8. `engines`      the launchers: process, docker, podman, command, external; `launch_plan`, what one is started with in
+                  its `environment`; `tie` and `guard`, who stops it when we are killed
 9. `readiness`    a real token from the wanted model on our own process
 10. `isolation`   passes share nothing in the prefix cache (`prefix_proof` judges)
 11. `warmup`      every shape that is measured, as long as a pilot boot found
-12. `session`     the life of an engine; `boot` what comes before and after it; `watch` what ends it early
+12. `session`     the life of an engine, `window_facts` of its windows, its `liveness` between them; `boot` what comes
+                  before and after it; `watch` what ends it early
 13. `bootlog`     known lines of an engine's log, by a table (`log_table`); what two boots print alike
                   (`log_signature`), and what was selected (`log_facts`)
 14. `metrics`     /metrics before and after, as counter deltas
@@ -28,7 +30,7 @@ Whom it is asked:
 What surrounds it:
 
 15. `telemetry`   clocks, power, memory and load once a second (`gpus`, `host`)
-16. `surroundings` what is no arm's fault; `discards` applies the rule to it; `caches` one policy for all arms
+16. `surroundings` what is no arm's fault; `discards` applies the rule to it; `caches` one policy for all arms; `memory`
 
 The run:
 

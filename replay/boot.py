@@ -18,14 +18,15 @@ from profiles.experiment import Arm, Experiment
 from profiles.experiment_file import Engine as EngineRules
 from profiles.runs import DISCARDED, DONE, FAILED, BootFacts, LagFacts, Step, Telemetry, WindowFacts
 from profiles.units import parse_duration
-from replay import caches, surroundings
+from replay import caches, memory, surroundings
 from replay.bootlog import LogFacts, Pattern, scan_log
 from replay.clock import Clock
 from replay.discards import spoilt
-from replay.engines import Engine, Launch, PortTaken, Stopped, bind_address, free_port, launch, to_the_end, wipe
+from replay.engines import Engine, Launch, PortTaken, Stopped, launch, to_the_end, wipe
 from replay.environment import inherited, stated
 from replay.guard import Guard
 from replay.host import memory_available_bytes
+from replay.launch_plan import plan_launch
 from replay.load import Load
 from replay.rundir import BootFolder
 from replay.session import Found, Session
@@ -87,7 +88,7 @@ class _Boot:
     async def run(self) -> BootFacts:
         rules = self.bench.experiment.file.engine
         assert rules is not None  # the caller checked that there is something to boot
-        plan = self._plan()
+        plan = plan_launch(self.bench.experiment, self.bench.run_id, self.arm, self.place.name, self.folder)
         if rules.launcher == "external":  # not ours to stop
             return await self._run(plan, rules)
         guard = Guard.start(self.folder.path, plan.env if rules.launcher == "command" else {})
@@ -178,31 +179,6 @@ class _Boot:
             raise self.halt
         return facts
 
-    def _plan(self) -> Launch:
-        rules = self.bench.experiment.file.engine
-        assert rules is not None
-        host, port = rules.host, self.arm.port or free_port(rules.host)
-        fill = partial(
-            fill_in, host=host, port=port, bind=bind_address(rules.launcher, self.arm, host), model=rules.model
-        )
-        return Launch(
-            arm=self.place.name,
-            argv=tuple(map(fill, self.arm.argv)),
-            env={name: fill(value) for name, value in self.arm.env.items()},
-            cwd=self.bench.experiment.path.parent / self.arm.cwd,
-            log=self.folder.log,
-            host=host,
-            port=port,
-            image=self.arm.image,
-            container_args=tuple(map(fill, self.arm.container_args)),
-            hooks=rules.hooks,
-            url=fill(self.arm.url),
-            run_id=self.bench.run_id,
-            boot_name=self.folder.name,
-            model=rules.model,
-            remember=self.folder.remember_engine,
-        )
-
     async def _prepare(self, plan: Launch) -> None:
         """What comes before the spawn: the same for every arm."""
         bench = self.bench
@@ -225,7 +201,7 @@ class _Boot:
             await wipe(plan, bench.clock)
         if rules.drop_page_cache:
             self.found.steps.append(await asyncio.to_thread(caches.drop_page_cache, bench.clock))
-        floor = await surroundings.memory_floor(round(rules.min_available_gib * GIB), bench.clock)
+        floor = await memory.memory_floor(round(rules.min_available_gib * GIB), bench.clock)
         self.found.steps.append(floor)
         if "missing" in floor.facts:
             self.status, self.reason, self.diagnosis = DISCARDED, floor.facts["missing"], "low_memory"
@@ -238,7 +214,7 @@ class _Boot:
         watch = Watch(
             engine=engine,
             log_limit_bytes=rules.log_limit_mib * MIB,
-            memory=surroundings.MemoryWatch(round(rules.min_available_gib * GIB)),
+            memory=memory.MemoryWatch(round(rules.min_available_gib * GIB)),
             disk=partial(surroundings.disk_full, self.folder.path),
             clock=bench.clock,
         )
@@ -285,9 +261,9 @@ class _Boot:
         return stopped, cancelled
 
     async def _wait_for_memory(self, before_bytes: int | None, tolerance_bytes: int) -> None:
-        step = await surroundings.memory_back(before_bytes, tolerance_bytes, self.bench.clock)
+        step = await memory.memory_back(before_bytes, tolerance_bytes, self.bench.clock)
         self.found.steps.append(step)
-        held = surroundings.memory_held(step)
+        held = memory.memory_held(step)
         if held is not None:
             self._remark("memory_held", held)
 
@@ -332,13 +308,6 @@ class _Boot:
         if self.status == DONE and reason is not None:
             self.status, self.reason, self.diagnosis = DISCARDED, reason, "spoilt"
         return checked
-
-
-def fill_in(text: str, *, host: str, port: int, bind: str, model: str) -> str:
-    """`{host}`, `{port}`, `{bind}` and `{model}`; other braces stay, engines take JSON on the command line."""
-    for name, value in (("{host}", host), ("{port}", str(port)), ("{bind}", bind), ("{model}", model)):
-        text = text.replace(name, value)
-    return text
 
 
 def worst_lag(windows: list[WindowFacts]) -> LagFacts | None:

@@ -59,6 +59,8 @@ class Progress:
         place = f"[{min(self.ended + 1, self.total)}/{self.total}] block {fields.get('block')} {fields.get('arm')}"
         if event in ("boot_not_cooled", "pilot_not_cooled"):
             self._say_once(f"engine.cool_down_c: {fields['reason']}; the boots go on without it")
+        elif event in ("boot_unguarded", "pilot_unguarded"):
+            self._say_once("no shell (sh) here: if firsttoken is killed with SIGKILL, engines stay until --resume")
         elif event.startswith("pilot_"):
             self._pilot(event, fields, now_ns)
         elif event == "boots_left":

@@ -1,4 +1,4 @@
-"""What is not the arm's fault: a GPU that slowed down, others on the machine, memory that is not there, a full disk.
+"""What is not the arm's fault: a GPU that slowed down, others on the machine, a full disk. Memory is in `memory`.
 
 `throttled` and `foreign_load` judge the samples of deciding windows and return whether the boot is spoilt, with what
 was seen in words. Where nothing could be judged the words begin with `NOT_CHECKED`, so that a report can say so.
@@ -8,16 +8,15 @@ import asyncio
 import math
 import os
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
 
 from profiles.runs import NOT_CHECKED, Step, Telemetry
-from profiles.units import MILLISECOND_NS, SECOND_NS, format_bytes, format_duration
+from profiles.units import SECOND_NS, format_bytes, format_duration
 from replay.clock import Clock
 from replay.gpus import read_gpu_processes, read_gpus
-from replay.host import PROC, Host, memory_available_bytes
+from replay.host import PROC, Host
 
 # Clocks that were taken away. A power cap is not among them: an H200 under full load lives at its cap (1470 of 1980 MHz
 # in bf16 products), in each arm alike.
@@ -33,16 +32,8 @@ LOADED = 0.5
 # line of 2 %. A desktop at rest takes 0.1 to 0.3.
 FOREIGN_CORES = 1.0
 FOREIGN_SHARE = 0.1
-# How fast memory can go: weights are read at up to 10 GB/s, and memory is cleared faster.
-FASTEST_FALL = 16 * 1024**3
-SOONEST_NS = 50 * MILLISECOND_NS
 # What a flooding log and /metrics can write between two looks a second apart. log_limit_mib has its own watch.
 DISK_FLOOR_BYTES = 512 * 1024**2
-# A driver frees what a dead process held within seconds; it never takes longer.
-MEMORY_PATIENCE_NS = 30 * SECOND_NS
-# What the last boot held has been waited for already.
-FLOOR_PATIENCE_NS = 10 * SECOND_NS
-POLL_NS = 250 * MILLISECOND_NS
 COOL_POLL_NS = 2 * SECOND_NS
 
 type OffLoop = Callable[..., Awaitable[Any]]
@@ -178,112 +169,6 @@ async def cool_down(
     else:
         facts["missing"] = f"still {hottest:g} °C after {format_duration(now_ns - began_ns)}"
     return Step(name="cool_down", began_ns=began_ns, ended_ns=now_ns, proof=proof, facts=facts)
-
-
-@dataclass(frozen=True, slots=True)
-class MemoryWatch:
-    """The floor of MemAvailable. On unified memory an engine that goes below it is not killed: the host freezes."""
-
-    floor_bytes: int
-    read: Callable[[], int | None] = memory_available_bytes
-
-    def breach(self, sample: Telemetry) -> str | None:
-        """The sentence, if the sample is below the floor."""
-        return self._judge(sample.mem_available_bytes)
-
-    def look(self) -> str | None:
-        """The same for this very moment, without waiting for the next sample."""
-        return self._judge(self.read())
-
-    def pause_ns(self) -> int:
-        """Until when to look again: no later than the memory could be at its floor. 50 ms to 1 s."""
-        available = self.read()
-        if available is None:
-            return SECOND_NS
-        left_ns = (available - self.floor_bytes) * SECOND_NS // FASTEST_FALL
-        return max(SOONEST_NS, min(left_ns, SECOND_NS))
-
-    def _judge(self, available: int | None) -> str | None:
-        if available is None or available >= self.floor_bytes:
-            return None
-        return f"only {format_gib(available)} of memory were left, the floor is {format_gib(self.floor_bytes)}"
-
-
-def format_gib(count: int) -> str:
-    """Bytes in the unit of the keys that limit memory, such as engine.min_available_gib."""
-    return f"{count / 1024**3:.2f}".rstrip("0").rstrip(".") + " GiB"
-
-
-async def memory_floor(
-    floor_bytes: int,
-    clock: Clock,
-    *,
-    timeout_ns: int = FLOOR_PATIENCE_NS,
-    read: Callable[[], int | None] = memory_available_bytes,
-) -> Step:
-    """Wait until MemAvailable is at the floor before anything is started: below it an engine would be stopped at once,
-    for what others hold. Facts: available, floor bytes.
-
-    Without a proof it stayed below, and `missing` says so; or the system does not say.
-    """
-    began_ns = clock.now_ns()
-    while True:
-        available, now_ns = read(), clock.now_ns()
-        enough = available is None or available >= floor_bytes
-        if enough or now_ns - began_ns >= timeout_ns:
-            break
-        await clock.sleep_until_ns(now_ns + POLL_NS)
-    facts: dict[str, Any] = {"available_bytes": available, "floor_bytes": floor_bytes}
-    proof = None
-    if available is not None and enough:
-        proof = f"{format_gib(available)} are available, the floor is {format_gib(floor_bytes)}"
-    elif available is not None:
-        facts["missing"] = (
-            f"only {format_gib(available)} of memory were available before the engine was started, the floor is "
-            f"{format_gib(floor_bytes)} (engine.min_available_gib)"
-        )
-    return Step(name="memory_floor", began_ns=began_ns, ended_ns=now_ns, proof=proof, facts=facts)
-
-
-async def memory_back(
-    before_bytes: int | None,
-    tolerance_bytes: int,
-    clock: Clock,
-    *,
-    timeout_ns: int = MEMORY_PATIENCE_NS,
-    read: Callable[[], int | None] = memory_available_bytes,
-) -> Step:
-    """Wait until MemAvailable is what it was before the spawn, less the tolerance. Facts: before, after, missing bytes.
-
-    Without a proof it did not come back: something of the engine still holds it.
-    """
-    began_ns = clock.now_ns()
-    while True:
-        after, now_ns = read(), clock.now_ns()
-        if before_bytes is None or after is None:
-            facts = {"before_bytes": before_bytes, "after_bytes": after, "missing_bytes": None}
-            return Step(name="memory", began_ns=began_ns, ended_ns=now_ns, facts=facts)
-        missing = max(0, before_bytes - after)
-        if missing <= tolerance_bytes or now_ns - began_ns >= timeout_ns:
-            break
-        await clock.sleep_until_ns(now_ns + POLL_NS)
-    back = f"{format_gib(after)} are available, {format_gib(before_bytes)} were before"
-    return Step(
-        name="memory",
-        began_ns=began_ns,
-        ended_ns=now_ns,
-        proof=back if missing <= tolerance_bytes else None,
-        facts={"before_bytes": before_bytes, "after_bytes": after, "missing_bytes": missing},
-    )
-
-
-def memory_held(step: Step) -> str | None:
-    """The sentence for a `memory_back` that did not find its memory again; None where it did, or nobody can tell."""
-    missing = step.facts.get("missing_bytes")
-    if step.proof is not None or missing is None:
-        return None
-    waited = format_duration(step.ended_ns - step.began_ns)
-    return f"{format_gib(missing)} of memory did not come back within {waited} after the engine was gone"
 
 
 def disk_full(path: Path, floor_bytes: int = DISK_FLOOR_BYTES) -> str | None:

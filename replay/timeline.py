@@ -17,13 +17,17 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
-from typing import Any
+from typing import Any, Final
 
 from profiles.captures import Interval
 from profiles.concurrency import Window as Span
 from profiles.concurrency import compare_arrivals, others_in_flight, union
 from profiles.profile import ProfileRow
 from replay.pieces import Piece, begins_ns, busy_periods, cut, is_next, samples
+
+# Samples that differ by no more than this from the recorded concurrency are alike: the one that leaves the fewest turns
+# without the turn before them is played.
+ALIKE: Final = 0.01
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,7 +88,12 @@ def lay_out(
     found = (_join(sample, rows, facts) for sample in samples(parts, rows, most, seed))
     # What the whole profile met, at the instants at which it was recorded.
     met = Counter((row.in_flight or 0) + 1 for row in rows)
-    return min(found, key=lambda sample: compare_arrivals(sample.met, met) or 0.0)
+
+    def distance(sample: Timeline) -> tuple[int, int]:
+        steps = round((compare_arrivals(sample.met, met) or 0.0) / ALIKE)
+        return steps, int(sample.facts["parents_missing"])
+
+    return min(found, key=distance)
 
 
 def _join(pieces: Sequence[Piece], rows: Sequence[ProfileRow], facts: dict[str, Any]) -> Timeline:

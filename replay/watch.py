@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from profiles.errors import EngineFailed, FirsttokenError
 from replay.clock import Clock
 from replay.engines import Engine, log_size
-from replay.surroundings import MemoryWatch
+from replay.memory import MemoryWatch
 
 MIB = 1024**2
 

@@ -62,7 +62,7 @@ def read(folder: Path, text: str) -> Rules:
         (one(when='["model in m"]') + END, 4, "class[0].when", "needs a list", "in [m]"),
         (one(when='["model == [m, n]"]') + END, 4, "class[0].when", "takes one value", "in"),
         (one(when='["endpoint == embedding"]') + END, 4, "class[0].when", "never 'embedding'", "'embeddings'"),
-        (one(when="3") + END, 4, "class[0].when", "must be a text in quotes or a list in brackets, and a whole number stands there", ""),
+        (one(when="3") + END, 4, "class[0].when", "must be a text in quotes or a list in brackets, and a whole", ""),
         (one(when='[\n  "tools > 0",\n  "tols > 0",\n]') + END, 6, "class[0].when", "unknown column", "'tools'"),
         (one(any='["tools > 0", {when = "n > x"}]') + END, 4, "class[0].any[1]", "'x' is none", ""),
         (one(when='"n > 1"', says='"{3}"') + END, 5, "class[0].says", "no value for {3}", "{1}"),

@@ -183,7 +183,8 @@ def test_a_guard_leaves_alone_what_has_ended_and_what_a_resumed_run_looks_after(
     stop_left(boot / ENGINE)
     assert not sleeps(boot)
     assert len(events(run.parent)) == 1
-    stop_left(boot / ENGINE)  # once is enough
+    assert orjson.loads((boot / ENGINE).read_bytes())[ENDED] is True  # once is enough
+    stop_left(boot / ENGINE)
     assert len(events(run.parent)) == 1
 
 

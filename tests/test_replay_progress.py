@@ -5,6 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
+from firsttoken import _say
 from profiles.terminal import columns, fold
 from profiles.units import SECOND_NS
 from replay.progress import Progress, without_log
@@ -104,3 +105,16 @@ def test_a_stream_that_is_no_terminal_has_80_columns(monkeypatch: pytest.MonkeyP
     assert columns(Wide()) == 132
     Size.columns = 10
     assert columns(Wide()) == 40
+
+
+@pytest.mark.parametrize("terminal", [True, False])
+def test_an_error_is_folded_to_a_terminal_and_left_whole_for_a_script(
+    monkeypatch: pytest.MonkeyPatch, terminal: bool
+) -> None:
+    stream = Terminal() if terminal else io.StringIO()
+    monkeypatch.setattr("sys.stderr", stream)
+    _say(f"firsttoken: {REASON}\n  Look into its log.")
+    lines = stream.getvalue().splitlines()
+    assert lines[-1] == "  Look into its log."
+    assert (len(lines) == 2) is not terminal
+    assert (max(map(len, lines)) <= 80) is terminal

@@ -18,7 +18,7 @@ from profiles.errors import EngineFailed, RunInvalid, UsageError
 from profiles.experiment import load_experiment
 from profiles.records import Outcome
 from profiles.runs import read_boot_facts, read_run
-from replay import surroundings
+from replay import memory, surroundings
 from replay.client import Planned, Slot, Timeouts
 from replay.clock import SystemClock
 from replay.engines import free_port, port_refuses
@@ -80,7 +80,7 @@ def test_an_engine_that_leaves_too_little_memory_is_stopped_and_named(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     write_experiment(folder)
-    monkeypatch.setattr(surroundings, "MemoryWatch", partial(surroundings.MemoryWatch, read=lambda: 1024**2))
+    monkeypatch.setattr(memory, "MemoryWatch", partial(memory.MemoryWatch, read=lambda: 1024**2))
     with pytest.raises(EngineFailed, match="0 GiB of memory were left, the floor is 1 GiB: the engine was stopped"):
         replay_here(folder, monkeypatch)
     (boot,) = read_run(folder / "run").boots
@@ -94,9 +94,9 @@ def test_too_little_memory_before_the_spawn_is_no_fault_of_the_arm_and_nothing_i
     change(write_experiment(folder), ("[discard]\n", "[discard]\nreplacement_boots_max = 1\n"))
     left = [8 * 1024**3]  # enough for one boot
     read = lambda: left.pop() if left else 1024**3 // 2  # noqa: E731
-    little = partial(surroundings.memory_floor, timeout_ns=0, read=read)
+    little = partial(memory.memory_floor, timeout_ns=0, read=read)
     with monkeypatch.context() as scarce:
-        scarce.setattr(surroundings, "memory_floor", little)
+        scarce.setattr(memory, "memory_floor", little)
         for flags in ((), ("--resume",)):  # the rule has spoken: going on changes nothing, and that is said
             with pytest.raises(RunInvalid, match="2 boots were discarded, the rule allows 1") as refused:
                 replay_here(folder, scarce, *flags)

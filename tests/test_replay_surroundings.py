@@ -14,14 +14,12 @@ from profiles.units import MILLISECOND_NS, SECOND_NS
 from replay import surroundings
 from replay.gpus import parse_gpu, read_gpu_processes
 from replay.host import Host
+from replay.memory import FASTEST_FALL, MemoryWatch, memory_back, memory_floor, memory_held
 from replay.surroundings import (
-    MemoryWatch,
     cool_down,
     disk_full,
     foreign_load,
     is_often,
-    memory_back,
-    memory_held,
     throttled,
 )
 
@@ -241,7 +239,7 @@ def test_memory_below_its_floor_is_a_sentence() -> None:
 def floor(*available: int | None) -> Step:
     left = list(available)
     read = lambda: left.pop(0) if len(left) > 1 else left[0]  # noqa: E731  a script of two words
-    return run_virtual(surroundings.memory_floor(8 * GIB, VirtualClock(), timeout_ns=10 * SECOND_NS, read=read))
+    return run_virtual(memory_floor(8 * GIB, VirtualClock(), timeout_ns=10 * SECOND_NS, read=read))
 
 
 def test_memory_is_waited_for_before_anything_is_started() -> None:
@@ -266,7 +264,7 @@ def test_memory_that_stays_below_the_floor_is_named_in_the_unit_of_its_key() -> 
 def test_the_next_look_comes_before_the_memory_could_be_gone(available: int) -> None:
     pause_ns = MemoryWatch(GIB, read=lambda: available).pause_ns()
     assert 50 * MILLISECOND_NS <= pause_ns <= SECOND_NS
-    fallen = surroundings.FASTEST_FALL * pause_ns // SECOND_NS
+    fallen = FASTEST_FALL * pause_ns // SECOND_NS
     assert pause_ns == 50 * MILLISECOND_NS or available - fallen >= GIB
     assert MemoryWatch(GIB, read=lambda: None).pause_ns() == SECOND_NS
 

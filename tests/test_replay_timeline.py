@@ -241,6 +241,20 @@ def test_what_is_cut_out_of_sessions_is_counted() -> None:
     assert (whole["sessions_cut"], whole["pieces"], whole["joined_busy"], whole["parents_missing"]) == (0, 1, 0, 0)
 
 
+def test_of_samples_that_are_alike_the_one_that_cuts_the_fewest_sessions_is_played(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    rows = crowd(1200, 4, 4.0, 3.0)
+
+    def missing() -> int:
+        timelines = (lay_out(rows, rows, idle_cap_ns=CAP_NS, most=200, seed=(seed,)) for seed in range(6))
+        return sum(timeline.facts["parents_missing"] for timeline in timelines)
+
+    alike = missing()
+    monkeypatch.setattr("replay.timeline.ALIKE", 1e-9)
+    assert alike < missing()
+
+
 @given(
     st.lists(st.tuples(st.integers(0, 4000), st.integers(0, 900)), min_size=2, max_size=60),
     st.integers(0, 300),
