@@ -17,7 +17,7 @@ What can be said of it:
                 nothing
 8. `cached`, `parity`   cached tokens and output lengths have to agree, or the arm does other work
 9. `faults`     what stands against an arm beside its numbers; `endings`: how its boots ended, in words
-10. `order`, `bench_check`, `doubt`   drift, a baseline that did not meet the recorded load, our own lateness
+10. `aa`, `order`, `bench_check`, `doubt`   the baseline against itself, drift, another load, our own lateness
 11. `looks`     arms that were decided early, and rules that were amended
 
 The verdict:
@@ -37,7 +37,7 @@ The forms of a report:
 18. `table`     a terminal: `heading`, `operating_point`, `arm_points`, `described`, `outcome`, `next_steps`; `lines`
                 folds it
 19. `document`  verdict.json, `document_shown` its describing part; `contract` and `contract_arm` its published form
-20. `page/`     one HTML page; `markdown` a pull request; `relative` whatever may be published
+20. `page/`     one HTML page; `markdown` a pull request; `relative` whatever may be published, its text by `scrub`
 
 Before a run, `plan/` says what a design can decide. `cli` holds `report`.
 """

@@ -160,8 +160,12 @@ def _change(estimate: Estimate | None) -> dict[str, float | None] | None:
 
 
 def acceptance_gain_lines(found: Sequence[AcceptanceGain]) -> Iterator[str]:
-    """For a person. Nothing where an arm drafts as its baseline does, or where either side is not known."""
-    known = [item for item in found if item.more_tokens is not None and item.estimate and item.step]
+    """For a person. Nothing where an arm drafts as its baseline does, where either side is not known, or after one
+    block: what then looks like a cost may be one boot.
+
+    One break-even for all classes is named only where it calls each of them as its own TPOT does.
+    """
+    known = [item for item in found if item.more_tokens is not None and item.step and _has_interval(item.estimate)]
     if not any(abs(item.more_tokens or 0.0) > _SAME for item in known):
         return
     by_gain = sorted(known, key=lambda item: item.estimate.mean if item.estimate else 0.0)
@@ -175,13 +179,33 @@ def acceptance_gain_lines(found: Sequence[AcceptanceGain]) -> Iterator[str]:
         cost = format_estimate(known[0].step)
     else:
         cost = f"{format_change(median(costs))} (by class {format_change(min(costs))} to {format_change(max(costs))})"
-    if median(costs) > 0:
+    if not _one_break_even(known, median(costs)):
+        own = (f"{item.workload} {_more(item)} for {_cost(item)}" for item in by_gain)
+        yield (
+            f"a step costs {cost}, so each class has a break-even of its own; a draft pays where it brings more tokens "
+            f"a step than that step costs more: {', '.join(own)}"
+        )
+    elif median(costs) > 0:
         yield (
             f"a step costs {cost}, so a draft pays from {format_percent(median(costs), 0)} more tokens a step on: "
             f"{', '.join(f'{item.workload} {_more(item)}' for item in by_gain)}"
         )
     else:
         yield f"a step costs {cost}"
+
+
+def _has_interval(estimate: Estimate | None) -> bool:
+    return estimate is not None and estimate.half_width is not None
+
+
+def _one_break_even(known: Sequence[AcceptanceGain], cost: float) -> bool:
+    """Whether a draft that brings more tokens than this cost makes a class faster, in every class."""
+    calls = ((math.expm1(item.more_tokens or 0.0) > cost, item.estimate) for item in known)
+    return all(pays == (estimate is not None and estimate.mean < 0) for pays, estimate in calls)
+
+
+def _cost(item: AcceptanceGain) -> str:
+    return format_change(math.expm1(item.step.mean if item.step else 0.0), 0)
 
 
 def _class(item: AcceptanceGain) -> str:

@@ -1,10 +1,13 @@
 """What is said about an arm below the table: sentences, for whoever prints them."""
 
+import math
 from collections.abc import Iterator
 
+from analysis import stats
+from analysis.boot_log import LogJudgement
 from analysis.findings import ArmReport, Report
 from analysis.functional.guard import functional_lines
-from analysis.lines import COLUMNS_SHOWN, format_estimate
+from analysis.lines import COLUMNS_SHOWN, format_estimate, listed
 from analysis.looks import stopped_line
 from analysis.sequences import anytime_lines
 from analysis.verdict import ClassFinding, GuardFinding, MeasureFinding
@@ -21,8 +24,14 @@ def zones(arm: ArmReport) -> str:
     parts = []
     for at, finding in enumerate(arm.measures):
         change = f" {format_estimate(finding.estimate)}:" if at >= COLUMNS_SHOWN else ""
-        parts.append(f"{finding.title}{change} {finding.zone}, {finding.no_worse}")
+        parts.append(f"{finding.title}{change} {zone_words(finding)}")
     return "; ".join(parts)
+
+
+def zone_words(finding: MeasureFinding) -> str:
+    """`no gain, no worse`; where the baseline is faster than the gain asked for, that none can be had."""
+    none = math.isinf(finding.line) and not finding.line_left_out and finding.estimate is not None
+    return f"{finding.zone}{' (none can be material)' if none else ''}, {finding.no_worse}"
 
 
 def split_measures(arm: ArmReport) -> list[MeasureFinding]:
@@ -32,13 +41,29 @@ def split_measures(arm: ArmReport) -> list[MeasureFinding]:
     return [finding for finding in arm.measures if {item.direction for item in finding.classes} >= {"gain", "loss"}]
 
 
-def class_sentence(item: ClassFinding, arm: ArmReport) -> str:
+def class_sentence(item: ClassFinding, arm: ArmReport, finding: MeasureFinding) -> str:
     """`code −15.9 % [−16.8 %, −15.0 %] gain, acceptance length 2.99 → 3.95`."""
-    text = f"{item.name} {format_estimate(item.estimate)} {item.direction}"
+    text = f"{item.name} {format_estimate(item.estimate)} {direction_words(item, finding)}"
     base, own = arm.acceptance.get(item.name, (None, None))
     if base is not None and own is not None:
         text += f", acceptance length {base:.2f} → {own:.2f}"
     return text
+
+
+def direction_words(item: ClassFinding, finding: MeasureFinding) -> str:
+    """`gain`; where the line of the mix would say another word, the line of the class stands there too."""
+    turned = item.estimate.negated() if finding.higher and item.estimate else item.estimate
+    line = -finding.line if finding.higher else finding.line
+    same = stats.direction(turned, line) == item.direction
+    return item.direction if same else f"{item.direction} ({_own_line(item)})"
+
+
+def _own_line(item: ClassFinding) -> str:
+    if item.line_left_out:
+        return "by a line of its own"
+    if math.isinf(item.line):
+        return "no gain of its own can be material"
+    return f"its own line is {format_change(math.expm1(item.line))}"
 
 
 def points(arm: ArmReport, report: Report) -> Iterator[str]:
@@ -80,7 +105,7 @@ def log_sentences(arm: ArmReport, report: Report) -> list[str]:
     if not report.cold:
         lines.append("boot log: not seen, the engine was up already")
     elif arm.log.clean:
-        lines.append("boot log: no fallback line that the baseline lacks")
+        lines.append(f"boot log: {clean_log(arm.log)}")
     elif report.experiment.file.boot_log.on_dirty == "note":
         lines += [f"boot log, new fallback (noted by the rule): {line}" for line in arm.log.new]
     lines += [f"boot log, new: {line}" for line in arm.log.noted]
@@ -90,6 +115,21 @@ def log_sentences(arm: ArmReport, report: Report) -> list[str]:
     said = " ".join(arm.verdict.reasons)
     lines += [f"boot log: {blocker}" for blocker in arm.log.blockers if blocker not in said]
     return lines
+
+
+def discard_lines(arm: ArmReport) -> Iterator[str]:
+    """Blocks that do not count for this arm, each reason once: whose boot lacks requests, and how many."""
+    reasons: dict[str, list[str]] = {}
+    for block, reason in arm.discarded_pairs:
+        reasons.setdefault(reason, []).append(str(block))
+    for reason, blocks in reasons.items():
+        yield f"{'block' if len(blocks) == 1 else 'blocks'} {listed(blocks)} discarded: {reason}"
+
+
+def clean_log(log: LogJudgement) -> str:
+    """Of a log in which nothing is left that the rule has not answered for."""
+    said = "no fallback line that the baseline lacks"
+    return f"{said} but those that the rule allows" if log.allowed else said
 
 
 def _ladder(arm: ArmReport, report: Report) -> Iterator[str]:
@@ -112,5 +152,4 @@ def _limits(arm: ArmReport) -> Iterator[str]:
         ours, theirs = (format_percent(share) for share in arm.cached)
         by = ", by the engine's counters" if arm.shown.cached_source == "counters" else ""
         yield f"cached prompt tokens {ours}, baseline {theirs}{by}"
-    for block, reason in arm.discarded_pairs:
-        yield f"block {block} discarded: {reason}"
+    yield from discard_lines(arm)

@@ -42,9 +42,11 @@ class Bench:
         return self.alpha / max(1, arms) if bare else self.alpha
 
     def contrast(self, arm: str, base: str) -> Contrast:
-        """Pairs of an arm with another one; against the baseline, with both of its boots in each block."""
-        copy = str(self.run.manifest.get("aa") or "") if base == self.baseline else ""
-        return contrasts.contrast(self.frame, arm, base, self.planned, copy if copy != arm else None)
+        """Pairs of an arm with another one; against the baseline, with both of its boots in each block. Of A/A both
+        sides are the baseline's, and each has to be whole."""
+        copy = str(self.run.manifest.get("aa") or "") or None
+        beside = copy if base == self.baseline and copy != arm else None
+        return contrasts.contrast(self.frame, arm, base, self.planned, beside, excused=arm != copy)
 
 
 def make_bench(run: Run, experiment: Experiment) -> Bench:

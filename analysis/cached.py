@@ -37,7 +37,9 @@ def cached_shares(bench: Bench, against: Contrast) -> CachedShares | None:
     told = [pairs[f"cached_tokens{side}"].count() > 0 for side in ("", "_base")]
     if by_usage is not None and all(told):
         return CachedShares(*by_usage, USAGE)
-    sides = [_deciding(bench, name, against.blocks) for name in (against.arm, against.base)]
+    # One boot of the reference in each block: the baseline's first where it serves, else the copy.
+    first = [window for block, names in against.served.items() for window in _deciding(bench, names[0], [block])]
+    sides = [_deciding(bench, against.arm, against.blocks), first]
     for share, source in ((share_by_windows, WINDOWS), (share_by_counters, COUNTERS)):
         ours, theirs = (share(windows) for windows in sides)
         if ours is not None and theirs is not None:

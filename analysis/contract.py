@@ -21,7 +21,8 @@ type Sha256 = Annotated[str, Meta(pattern="^[0-9a-f]{64}$")]
 
 class Blocks(Struct):
     planned: Count
-    complete: Count
+    complete: Annotated[Count, Meta(description="Whole blocks before the first gap.")]
+    whole: Count
     finished: bool
 
 

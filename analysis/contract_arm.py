@@ -10,6 +10,8 @@ from msgspec import Meta, Struct, field
 type Share = Annotated[float, Meta(ge=0, le=1)]
 type Count = Annotated[int, Meta(ge=0)]
 type Change = Annotated[float, Meta(description="Relative to the baseline: −0.05 is 5 % less.")]
+type Level = Annotated[Share, Meta(description="Of the interval beside it, two-sided: 0.9 is 90 %.")]
+type LineOf = Annotated[float | None, Meta(description="The material line; null: none can be had, or left out.")]
 type Word = Literal["adopt", "reject", "workload-dependent", "inconclusive", "invalid"]
 type Zone = Literal["gain", "no gain", "open"]
 type NoWorse = Literal["no worse", "worse", "not shown"]
@@ -29,9 +31,11 @@ class Effect(Interval):
 
 
 class ClassEffect(Effect):
-    """One workload class, its interval simultaneous over classes and measures."""
+    """One workload class, its interval simultaneous over classes and measures: wider than that of a `Choice`."""
 
     workload: str = field(name="class")
+    level: Level
+    line: LineOf
     direction: Literal["gain", "loss", "open"]
 
 
@@ -41,7 +45,8 @@ class Measure(Effect):
     measure: str
     zone: Zone
     no_worse: NoWorse
-    line: Annotated[float | None, Meta(description="The material line as a relative change; null: none can be had.")]
+    level: Level
+    line: LineOf
     margin: float
     anytime: Annotated[Interval, Meta(description="A confidence sequence: holds whenever one looks. Shown only.")]
     p_no_change: Share | None
@@ -185,9 +190,10 @@ class Beside(Effect):
 
 
 class Choice(Effect):
-    """The arm that a class would get."""
+    """The arm that a class would get. Its interval is of this class alone, that of a `ClassEffect` of all together."""
 
     workload: str = field(name="class")
+    level: Level
     arm: str
     share: Share
     same_choice_in_blocks: Count

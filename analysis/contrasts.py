@@ -3,12 +3,14 @@
 Within a block the differences of logarithms are averaged over the pairs of all deciding windows. Requests were given to
 the concurrency levels by their share of arrivals, so this plain mean is the mix at the observed operating point.
 
-A block boots the baseline twice. Against the baseline, the reference is the mean of the two logarithms: what one boot
-of it happened to be counts half, which takes a quarter off the variance between blocks at no machine time.
+A block boots the baseline twice, and each of its boots that holds enough of the requests serves as the reference. Where
+both do, it is the mean of the two logarithms: what one boot happened to be counts half, which takes a quarter off the
+variance between blocks at no machine time. Where one does, it serves alone. All of them are held against the arm over
+the same requests, those that they have in common.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -19,17 +21,37 @@ from profiles.records import ENGINE, TIMEOUT
 from profiles.units import MILLISECOND_NS
 
 KEY: Final = ["block", "window", "index"]
-# A block counts if at least this share of its requests can be paired, what the arm itself broke left aside.
+# A boot serves as a reference if it holds at least this share of its deciding requests; that of an arm counts if it
+# does so with what its own engine broke left aside.
 LEAST_PAIRED: Final = 0.98
 _SIDE = ["ttft_ns", "tpot_ns", "cached_tokens", "prompt_tokens"]
+
+
+@dataclass(frozen=True, slots=True)
+class Held:
+    """Deciding requests of one boot: asked for, settled, and failed by its engine."""
+
+    wanted: int
+    settled: int
+    fault: int
+
+    @property
+    def serves(self) -> bool:
+        """Whether others can be held against this boot."""
+        return self.settled / self.wanted >= LEAST_PAIRED
+
+    def said(self, name: str) -> str:
+        """What it lacks: `v0 answered only 150 of 200 requests`."""
+        return f"{name} answered only {self.settled} of {self.wanted} requests"
 
 
 @dataclass(frozen=True, slots=True)
 class Contrast:
     """The pairs of an arm and its reference: `pairs` has a row per request, the reference's columns end in `_base`.
 
-    Where the reference was booted twice in a block, `_base` of a measure is the geometric mean of both boots, and
-    `_first` and `_copy` are theirs alone.
+    `served` names the boots that are the reference in each block that counts. A row's `boots` says how many of them
+    played its window; `_base` of a measure is the geometric mean over them, null where one lacks it, and `_first` and
+    `_copy` are theirs alone.
 
     `blocks` are those that count, `discarded` those that do not, each with its reason, and `broken` those in which the
     arm's own failures left nothing to compare.
@@ -42,51 +64,93 @@ class Contrast:
     discarded: tuple[tuple[int, str], ...] = ()
     broken: tuple[int, ...] = ()
     copy: str | None = None  # the second boot of the reference in each block
+    served: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
+
+    @property
+    def references(self) -> int:
+        """How many boots of the reference a block is held against: the fewest of any block."""
+        return min((len(names) for names in self.served.values()), default=1)
 
 
-def contrast(frame: pl.DataFrame, arm: str, base: str, planned: int, copy: str | None = None) -> Contrast:
+def contrast(
+    frame: pl.DataFrame, arm: str, base: str, planned: int, copy: str | None = None, *, excused: bool = True
+) -> Contrast:
     """Pair `arm` with `base`, and with its second `copy` in the same block where there is one.
 
-    `frame` comes from `with_measures`; `planned` deciding requests were asked.
+    `frame` comes from `with_measures`; `planned` deciding requests were asked. What the engine of an arm broke discards
+    no block, it counts against the arm; with `excused` off it does: a baseline is not judged, it has to be whole.
     """
-    left = frame.filter(pl.col("arm") == arm)
-    right = frame.filter(pl.col("arm") == base)
-    own_fault = ~pl.col("settled") & (pl.col("origin") == ENGINE)
-    ours = left.filter("deciding").group_by("block").agg(pl.len().alias("asked"), own_fault.sum().alias("fault"))
-    theirs = right.filter("deciding").group_by("block").agg(pl.len().alias("asked_base"))
-    both = left.filter(pl.col("settled") & pl.col("deciding")).join(right.filter("settled"), on=KEY, how="semi")
-    common = both.group_by("block").agg(pl.len().alias("common"))
-    counts = ours.join(theirs, on="block").join(common, on="block", how="left").sort("block").fill_null(0)
+    held = held_by_boot(frame, planned)
     blocks: list[int] = []
     discarded: list[tuple[int, str]] = []
-    broken: list[int] = []
-    for block, asked, fault, asked_base, paired in counts.iter_rows():
-        wanted = max(planned, asked, asked_base)
-        if (paired + fault) / wanted < LEAST_PAIRED:
-            discarded.append((block, f"only {paired} of {wanted} requests could be paired with {base}"))
-        elif paired == 0:
-            broken.append(block)
-        else:
+    served: dict[int, tuple[str, ...]] = {}
+    for block in sorted(block for name, block in held if name == arm):
+        boots = [name for name in (base, copy) if name is not None and (name, block) in held]
+        serving = tuple(name for name in boots if held[name, block].serves)
+        own = held[arm, block]
+        lost = own.wanted - own.settled - (own.fault if excused else 0)
+        if boots and not serving:
+            discarded.append((block, " and ".join(held[name, block].said(name) for name in boots)))
+        elif boots and (own.wanted - lost) / own.wanted < LEAST_PAIRED:
+            of_others = f"{arm} lost {lost} of {own.wanted} requests through no fault of its engine"
+            discarded.append((block, of_others if excused else own.said(arm)))
+        elif boots:
             blocks.append(block)
-    keep = pl.col("settled") & pl.col("block").is_in(blocks)
-    measures = list(COLUMNS.values())
-    again = frame.filter(keep & (pl.col("arm") == copy) if copy else pl.lit(False)).select([*KEY, *measures])
+            served[block] = serving
+    pairs = _pairs(frame.filter("settled"), arm, (base, copy), served)
+    compared = set(pairs.filter("deciding")["block"].unique().to_list())
+    broken = tuple(block for block in blocks if block not in compared)
+    usable = tuple(block for block in blocks if block in compared)
+    pairs = pairs.filter(pl.col("block").is_in(usable)) if broken else pairs
+    served = {block: served[block] for block in usable}
+    return Contrast(arm, base, pairs, usable, tuple(discarded), broken, copy, served)
+
+
+def held_by_boot(frame: pl.DataFrame, planned: int) -> dict[tuple[str, int], Held]:
+    """(arm, block) → what its boot holds of the deciding requests, as many as any boot of the block was asked."""
+    fault = ~pl.col("settled") & (pl.col("origin") == ENGINE)
+    counts = frame.filter("deciding").group_by("arm", "block")
+    table = counts.agg(pl.len().alias("asked"), pl.col("settled").sum(), fault.sum().alias("fault"))
+    table = table.with_columns(pl.col("asked").max().over("block").clip(planned).alias("wanted"))
+    rows = table.select("arm", "block", "wanted", "settled", "fault").iter_rows()
+    return {(arm, block): Held(*counted) for arm, block, *counted in rows}
+
+
+def _pairs(
+    settled: pl.DataFrame, arm: str, sides: tuple[str, str | None], served: Mapping[int, tuple[str, ...]]
+) -> pl.DataFrame:
+    """A row per request that the arm and every boot serving in its window have."""
+    serving = [(block, name) for block, names in served.items() for name in names]
+    schema = {"block": pl.Int64, "arm": pl.String}
+    theirs = settled.join(pl.DataFrame(serving, schema=schema, orient="row"), on=["block", "arm"], how="semi")
     pairs = (
-        left.filter(keep)
+        settled.filter((pl.col("arm") == arm) & pl.col("block").is_in(list(served)))
         .select([*KEY, "kind", "deciding", "c", "workload", *_SIDE])
-        .join(right.filter(keep).select([*KEY, *_SIDE]), on=KEY, how="inner", suffix="_base")
-        .join(again, on=KEY, how="left", suffix="_copy", maintain_order="left")
-        .with_columns(*(pl.col(f"{name}_base").alias(f"{name}_first") for name in measures))
-        .with_columns(*(_both_boots(name).alias(f"{name}_base") for name in measures))
+        .join(
+            theirs.group_by("block", "window").agg(pl.col("arm").n_unique().alias("boots")),
+            on=["block", "window"],
+            how="inner",
+            maintain_order="left",
+        )
     )
-    return Contrast(arm, base, pairs, tuple(blocks), tuple(discarded), tuple(broken), copy)
+    names = ("first", "copy")
+    for name, side in zip(names, sides, strict=True):
+        rows = theirs.filter(pl.col("arm") == side if side is not None else pl.lit(False))
+        renamed = rows.select(*KEY, *(pl.col(key).alias(f"{key}_{name}") for key in (*_SIDE, "settled")))
+        pairs = pairs.join(renamed, on=KEY, how="left", maintain_order="left")
+    there = pl.sum_horizontal(pl.col(f"settled_{name}").is_not_null() for name in names)
+    tokens = [pl.coalesce(f"{key}_first", f"{key}_copy").alias(f"{key}_base") for key in _SIDE[2:]]
+    measures = [_over_boots(key).alias(f"{key}_base") for key in COLUMNS.values()]
+    return pairs.filter(there == pl.col("boots")).with_columns(*measures, *tokens).drop("settled_first", "settled_copy")
 
 
-def _both_boots(name: str) -> pl.Expr:
-    """Geometric mean of a measure over the two boots of the reference; of one alone where the other lacks it."""
-    first, copy = pl.col(f"{name}_first").cast(pl.Float64), pl.col(f"{name}_copy").cast(pl.Float64)
-    both = (first.log() + copy.log()) / 2
-    return pl.when(copy.is_null() | first.is_null()).then(first).otherwise(both.exp())
+def _over_boots(name: str) -> pl.Expr:
+    """Geometric mean of a measure over the boots of the reference; null where one of them lacks it."""
+    sides = [pl.col(f"{name}_{side}").cast(pl.Float64) for side in ("first", "copy")]
+    known = pl.sum_horizontal(side.is_not_null() for side in sides)
+    # One boot alone is taken as it is: no rounding by way of the logarithm.
+    value = pl.when(known == 1).then(pl.coalesce(sides)).otherwise(pl.mean_horizontal(s.log() for s in sides).exp())
+    return pl.when(known == pl.col("boots")).then(value)
 
 
 def deciding_pairs(pairs: pl.DataFrame) -> pl.DataFrame:
@@ -143,12 +207,12 @@ def _means(table: pl.DataFrame) -> dict[str, BlockMeans]:
 
 
 def quantile_differences(pairs: pl.DataFrame, measure: str, share: float) -> dict[int, float]:
-    """Block → ln of the arm's quantile − mean ln of the quantiles of the base's boots.
+    """Block → ln of the arm's quantile − mean ln of the quantiles of the base's boots, over the same requests.
 
     Never pools boots before the quantile (type 7): averaged requests have thinner tails than any boot.
     """
     column = COLUMNS[measure]
-    both = pairs.drop_nulls([column, f"{column}_first"])
+    both = pairs.drop_nulls([column, f"{column}_base"])
     own, first, copy = (
         pl.col(name).quantile(share, "linear").log() for name in (column, f"{column}_first", f"{column}_copy")
     )

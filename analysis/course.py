@@ -16,7 +16,8 @@ from profiles.units import HOUR_NS, format_duration, format_percent
 class Course:
     """`blocks` are those that may be looked at: all of a finished run, else those up to the last declared look.
 
-    `undeclared` says why no look is due yet; then everything is shown and nothing decided.
+    `complete` counts the whole blocks from the first one on without a gap, by which the declared looks go; `whole` all
+    of them. `undeclared` says why no look is due yet; then everything is shown and nothing decided.
     """
 
     planned: int
@@ -24,6 +25,7 @@ class Course:
     finished: bool
     blocks: frozenset[int]
     undeclared: str | None
+    whole: int = 0
 
 
 def facts_of(run: Run, *statuses: str) -> list[BootFacts]:
@@ -61,23 +63,29 @@ def course_of(run: Run, experiment: Experiment) -> Course:
     ended = {(facts.arm, facts.block) for facts in facts_of(run, DONE, FAILED)}
     dropped = dropped_arms(run)
     decided = decided_arms(run)
-    complete = 0
-    for block, arms in enumerate(order, start=1):
-        if not all((arm, block) in ended or arm in dropped or block > decided.get(arm, block) for arm in arms):
-            break
-        complete = block
+    whole = [
+        all((arm, block) in ended or arm in dropped or block > decided.get(arm, block) for arm in arms)
+        for block, arms in enumerate(order, start=1)
+    ]
+    complete = [*whole, False].index(False)
     seen = frozenset(block for _, block in ended)
     if _said_done(run) or (order and complete == len(order)):
-        return Course(planned, complete, True, seen, None)
+        return Course(planned, complete, True, seen, None, sum(whole))
     due = [look for look in experiment.looks if look <= complete]
     if due:
-        return Course(planned, complete, False, frozenset(block for block in seen if block <= due[-1]), None)
+        looked_at = frozenset(block for block in seen if block <= due[-1])
+        return Course(planned, complete, False, looked_at, None, sum(whole))
     looks = " and ".join(map(str, experiment.looks))
     reason = (
-        f"the run is unfinished: {complete} of {planned} blocks are complete, and the rule looks after {looks}; "
-        f"`firsttoken replay --resume` goes on"
+        f"the run is unfinished: {sum(whole)} of {planned} blocks are complete{gap_said(sum(whole), complete)}, "
+        f"and the rule looks after {looks}; `firsttoken replay --resume` goes on"
     )
-    return Course(planned, complete, False, seen, reason)
+    return Course(planned, complete, False, seen, reason, sum(whole))
+
+
+def gap_said(whole: int, complete: int) -> str:
+    """Where a block in between is not whole, how many are before it: declared looks go by those."""
+    return "" if whole == complete else f", {complete or 'none'} of them before the first gap"
 
 
 def _said_done(run: Run) -> bool:

@@ -57,19 +57,29 @@ def _points(arm: ArmReport, report: Report) -> Iterator[str]:
 
 
 def _throughput(arm: ArmReport, report: Report) -> list[str]:
-    """Output tokens per second, unless a guard says it already."""
-    guarded = {guard.metric for guard in arm.guards}
+    """Output tokens per second, unless a guard says it already. Where a measure is judged by them, they are told."""
+    guarded = {guard.metric for guard in arm.guards} - {item.measure for item in arm.measures}
     rates = [item for item in arm.shown.throughput if item.workload or f"throughput@c={item.c}" not in guarded]
     lines: list[str] = []
     for limit_ns, c in dict.fromkeys((item.limit_ns, item.c) for item in rates):
         limit = "" if report.relative else f" in {format_duration(limit_ns)}"
-        lines += bullet(f"tokens/s at c = {c}{limit}, change in % (describes, decides nothing)")
+        lines += bullet(f"tokens/s at c = {c}{limit}, change in % ({rates_role(arm, c)})")
         for item in rates:
             if (item.limit_ns, item.c) == (limit_ns, c):
                 rates_text = f"{_number(item.base_tokens_per_s)} → {_number(item.tokens_per_s)}".rjust(_RATES) + "  "
                 numbers = "" if report.relative else rates_text
                 lines += _row(f"  {item.workload or MIX}", f"{numbers}{format_cell(item.estimate)}")
     return lines
+
+
+def rates_role(arm: ArmReport, c: int) -> str:
+    """What the rates at this c are to the verdict: of a measure, of a deciding guard, or nothing."""
+    name = f"throughput@c={c}"
+    if any(item.measure == name for item in arm.measures):
+        return f"the rates of {name}, which decides"
+    if any(guard.metric == name and guard.role == "deciding" for guard in arm.guards):
+        return f"beside the guard {name}, which decides by the mix"
+    return "describes, decides nothing"
 
 
 def _number(value: float) -> str:

@@ -46,6 +46,7 @@ def verdict_document(report: Report) -> dict[str, Any]:
         "blocks": {
             "planned": report.course.planned,
             "complete": report.course.complete,
+            "whole": report.course.whole,
             "finished": report.course.finished,
         },
         "cold": report.cold,
@@ -138,8 +139,8 @@ def _measure(finding: MeasureFinding) -> dict[str, Any]:
         "high": high,
         "zone": finding.zone,
         "no_worse": finding.no_worse,
-        # A gain that cannot be had (the baseline is faster than the gain asked for) has no line.
-        "line": math.expm1(finding.line) if math.isfinite(finding.line) else None,
+        "level": 1 - 2 * finding.alpha,
+        "line": _line(finding.line),
         "margin": finding.margin,
         "anytime": _interval(anytime(estimate)),
         "p_no_change": p_value(estimate) if estimate else None,
@@ -148,6 +149,11 @@ def _measure(finding: MeasureFinding) -> dict[str, Any]:
         "baseline_ms": finding.baseline_ms,
         "classes": [_class(item) for item in finding.classes],
     }
+
+
+def _line(line: float) -> float | None:
+    """A gain that cannot be had (the baseline is faster than the gain asked for) has no line."""
+    return math.expm1(line) if math.isfinite(line) else None
 
 
 def _interval(estimate: Estimate | None) -> dict[str, float | None]:
@@ -165,7 +171,15 @@ def _p_not_material(finding: MeasureFinding) -> float | None:
 
 def _class(item: ClassFinding) -> dict[str, Any]:
     change, low, high = relative(item.estimate)
-    return {"class": item.name, "change": change, "low": low, "high": high, "direction": item.direction}
+    return {
+        "class": item.name,
+        "change": change,
+        "low": low,
+        "high": high,
+        "level": 1 - 2 * item.alpha,
+        "line": _line(item.line),
+        "direction": item.direction,
+    }
 
 
 def _guard(guard: GuardFinding) -> dict[str, Any]:

@@ -7,6 +7,7 @@ from typing import Final
 
 from analysis import contrasts, course, stats
 from analysis.bench import Bench
+from analysis.bench_check import copies
 from analysis.contrasts import Contrast
 from analysis.endings import ending
 from analysis.guards import ErrorCount
@@ -14,7 +15,7 @@ from analysis.settle import one_boot_notes, one_boot_statement
 from analysis.verdict import MIN_BLOCKS, GuardFinding, MeasureFinding
 from profiles.experiment import Arm
 from profiles.records import OK
-from profiles.runs import AA_SUFFIX, DISCARDED, DONE, FAILED, BootFacts
+from profiles.runs import DISCARDED, DONE, FAILED, BootFacts
 from profiles.units import format_percent
 
 # Two points more or fewer cached prompt tokens are two per cent of prefill work, the default material line of TTFT:
@@ -52,8 +53,8 @@ def too_few(
     lost = len((own_fault | set(against.broken)) & bench.course.blocks - set(against.blocks))
     if usable >= MIN_BLOCKS or (unstable and usable + lost >= MIN_BLOCKS):
         return reasons
-    if usable == 1 and (statement := one_boot_statement(measures[0], arm.name, bench.alpha)):
-        return [statement, *one_boot_notes(measures, guards), *reasons]
+    if usable == 1 and (statement := one_boot_statement(measures[0], arm.name, bench.alpha, against.references)):
+        return [statement, *one_boot_notes(measures, guards, against.references), *reasons]
     found = "1 usable block" if usable == 1 else f"{usable} usable blocks"
     return [f"too few blocks: {found}, at least {MIN_BLOCKS} are needed", *reasons]
 
@@ -67,7 +68,7 @@ def instability(bench: Bench, arm: str) -> list[str]:
     """What the arm broke, as far as the baseline does not break it as often."""
     boots = [boot.facts for boot in bench.run.boots if boot.facts.status != DISCARDED]
     own = [facts for facts in boots if facts.arm == arm]
-    other = [facts for facts in boots if facts.arm in (bench.baseline, bench.baseline + AA_SUFFIX)]
+    other = [facts for facts in boots if facts.arm in copies(bench)]
     dead = [facts for facts in own if died(facts)]
     base_rate = sum(died(facts) for facts in other) / len(other) if other else 0.0
     reasons = []
@@ -78,13 +79,29 @@ def instability(bench: Bench, arm: str) -> list[str]:
         again = ", not booted again" if dropped else ""
         reasons.append(f"unstable: {len(dead)} of {len(own)} boots failed{again}: {why}")
     failed, asked = contrasts.failures(bench.frame, arm)
-    base_failed, base_asked = contrasts.failures(bench.frame, bench.baseline)
+    # Both boots of the baseline in a block tell how often it fails.
+    theirs = [contrasts.failures(bench.frame, name) for name in copies(bench)]
+    base_failed, base_asked = (sum(counts) for counts in zip(*theirs, strict=True))
     if asked and failed / asked > FAILED_SHARE:
         ceiling = stats.binomial_upper(base_failed, base_asked, bench.alpha) if base_asked else 1.0
         if stats.binomial_lower(failed, asked, bench.alpha) > ceiling:
             rate, base = format_percent(failed / asked), format_percent(base_failed / base_asked)
             reasons.append(f"unstable: {rate} of its requests failed or timed out, {base} of the baseline's")
     return reasons
+
+
+def failing_baseline(bench: Bench) -> str | None:
+    """How often the baseline itself fails, where that leaves blocks without a reference; None where it does not.
+
+    A single block of it may be chance, and then more blocks are a way to decide.
+    """
+    held = contrasts.held_by_boot(bench.frame, bench.planned)
+    theirs = {key: boot for key, boot in held.items() if key[0] in copies(bench)}
+    serving = {block for (_, block), boot in theirs.items() if boot.serves}
+    if all(block in serving for _, block in theirs):
+        return None
+    share = sum(boot.fault for boot in theirs.values()) / sum(boot.wanted for boot in theirs.values())
+    return f"{bench.baseline} itself fails {format_percent(share)} of its requests" if share > FAILED_SHARE else None
 
 
 def count_errors(bench: Bench, arm: str) -> ErrorCount:

@@ -27,7 +27,7 @@ from profiles.runs import BootFacts, Run
 
 @dataclass(frozen=True, slots=True)
 class AaFinding:
-    """The baseline's second copy against the baseline, on one measure; the intervals of all measures hold together at 99 %."""
+    """The baseline's second copy against the baseline, on one measure; all intervals hold together at 99 %."""
 
     measure: str
     estimate: Estimate | None

@@ -11,6 +11,7 @@ import polars as pl
 from analysis import stats
 from analysis.contrasts import Contrast, block_means, deciding_pairs, fewest_values, quantile_differences
 from analysis.course import reached_share
+from analysis.settle import assumed_sd, planning_sd
 from analysis.stats import Estimate
 from analysis.throughput import throughput_differences, unsound_blocks
 from analysis.verdict import GuardFinding, GuardStatus
@@ -39,7 +40,7 @@ def judge_guard(
         role, reason = "advisory", f"production never reaches c = {parts['c']}"
     if "errors" in parts:
         return _error_rate(rule, errors, max(1, len(contrast.blocks)), alpha)
-    spoilt = unsound_blocks(run, contrast, int(parts["c"])) if "c" in parts else ()
+    spoilt, halved = unsound_blocks(run, contrast, int(parts["c"])) if "c" in parts else ((), ())
     differences: dict[int, float] = {}
     lack = ""
     if "quantile" in parts:
@@ -58,9 +59,12 @@ def judge_guard(
         at_c = contrast.pairs.filter((pl.col("kind") == "closed") & (pl.col("c") == int(parts["c"])))
         differences = block_means(at_c)[parts["measure"]].differences
     estimate = stats.paired_block_t(list(differences.values()), alpha)
+    whole = len(contrast.blocks)
     if spoilt:
-        lost = f"{len(spoilt)} of {len(contrast.blocks)} blocks left out, the client would have shaped them"
-        reason = f"{reason}; {lost}" if reason else lost
+        reason = _joined(reason, f"{len(spoilt)} of {whole} blocks left out, the client would have shaped them")
+    if halved:
+        other = f"in {len(halved)} of {whole} blocks the reference is one boot, the client would have shaped the other"
+        reason = _joined(reason, other)
     if estimate is None:
         lack = lack or ("" if spoilt else "not measured")
     higher = rule.direction == "higher" or parts.get("measure") == "throughput"
@@ -72,10 +76,14 @@ def judge_guard(
     value, low, high = relative(estimate)
     settle = None
     if status == "not shown" and estimate is not None and estimate.sd is not None:
-        settle = stats.required_blocks(limit, estimate.sd, alpha)
-    return GuardFinding(
-        rule.metric, role, status, margin, value, low, high, "; ".join(filter(None, (reason, lack))), settle
-    )
+        settle = stats.required_blocks(
+            limit, planning_sd(estimate, assumed_sd(rule.metric, contrast.references)), alpha
+        )
+    return GuardFinding(rule.metric, role, status, margin, value, low, high, _joined(reason, lack), settle)
+
+
+def _joined(*parts: str) -> str:
+    return "; ".join(filter(None, parts))
 
 
 def relative(estimate: Estimate | None) -> tuple[float | None, float | None, float | None]:

@@ -12,8 +12,9 @@ from analysis.lines import fold, format_estimate, labelled, wrap
 from analysis.measures import title_of
 from analysis.operating_point import describe_point
 from analysis.order import order_lines
-from analysis.relative import LEFT_OUT, relative_text
-from profiles.units import format_duration, format_percent
+from analysis.relative import AUTHORS_WORDS, relative_text
+from analysis.scrub import LEFT_OUT
+from profiles.units import format_change, format_duration, format_percent
 
 
 def heading(report: Report) -> list[str]:
@@ -47,7 +48,7 @@ def cautions(report: Report) -> Iterator[str]:
     if report.simulated:
         yield "SIMULATED ENGINE: no number here is about hardware"
     if report.relative:
-        yield f"RELATIVE FIGURES ONLY: {LEFT_OUT} stands for what was left out"
+        yield f"RELATIVE FIGURES ONLY: {LEFT_OUT} stands for what was left out; {AUTHORS_WORDS}"
     if not report.cold:
         yield (
             "NO COLD BOOT: the engine was up already. Blocks are visits to one engine and no replicates of a boot: the "
@@ -66,7 +67,7 @@ def circumstances(report: Report) -> list[str]:
 
 def facts(report: Report) -> Iterator[tuple[str, str]]:
     """Load, lines, A/A, bench, order, machine, client and notes: label and text."""
-    yield "Load", describe_point(report.run, report.experiment)
+    yield "Load", describe_point(report.run, report.experiment, relative=report.relative)
     yield "Lines", _material_lines(report)
     yield "A/A", _aa(report)
     if report.bench:
@@ -88,12 +89,13 @@ def facts(report: Report) -> Iterator[tuple[str, str]]:
 
 def _machine(report: Report) -> str:
     seen = report.course
+    gap = course.gap_said(seen.whole, seen.complete)
     many = len(report.run.boots)
     boots = f"{many} {('boot' if many == 1 else 'boots') if report.cold else 'visits, none of them a boot'}"
     spent = "" if report.relative else f"{format_duration(course.machine_time_ns(report.run))} in "
     return (
         f"{spent}{boots}, {len(report.failed)} failed, "
-        f"{len(report.discarded)} discarded; {seen.complete} of {seen.planned} blocks complete"
+        f"{len(report.discarded)} discarded; {seen.whole} of {seen.planned} blocks complete{gap}"
     )
 
 
@@ -104,9 +106,32 @@ def _material_lines(report: Report) -> str:
         if rule.material.absolute_ms:
             absolute = f" and {LEFT_OUT if report.relative else f'{rule.material.absolute_ms:g}'} ms"
         material = f"a gain is material from {format_percent(rule.material.relative)}{absolute}"
+        if rule.material.absolute_ms and (here := _line_here(report, rule.name)):
+            material += f" ({here})"
         headroom = f" (headroom: {rule.headroom_reason})" if rule.headroom_reason else ""
         parts.append(f"{title_of(rule.name)}: {material}, no worse within {format_percent(rule.margin)}{headroom}")
     return "; ".join(parts)
+
+
+def _line_here(report: Report, measure: str) -> str:
+    """Where a line that also asks for milliseconds lies at this baseline; it differs a little from arm to arm, as the
+    blocks that count do."""
+    found = [item for arm in report.arms for item in arm.measures if item.measure == measure and item.baseline_ms]
+    if any(item.line_left_out for arm in report.arms for item in arm.measures if item.measure == measure):
+        return f"here {LEFT_OUT}, as it would tell the latency"
+    finite = sorted(math.expm1(item.line) for item in found if math.isfinite(item.line))
+    if found and not finite:
+        return "here no gain can be material: the baseline is faster than the gain asked for"
+    ends = list(dict.fromkeys(format_change(line) for line in (finite[-1], finite[0]))) if finite else []
+    return f"here {' to '.join(ends)}" if ends else ""
+
+
+def reference_note(report: Report) -> str | None:
+    """What the arms are held against where a block boots the baseline twice; None where it boots it once."""
+    if not report.arms or not report.run.manifest.get("aa"):
+        return None
+    both = "boots of" if report.cold else "visits to"
+    return f"An arm is held against the mean of both {both} {report.baseline} in its block"
 
 
 def _aa(report: Report) -> str:

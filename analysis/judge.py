@@ -5,6 +5,7 @@ from dataclasses import replace
 from typing import Any
 
 from analysis import boot_log, contrasts, course, stats
+from analysis.aa import AaJudgement, judge_aa
 from analysis.acceptance import AcceptanceFinding, acceptance_by_class, is_measurable
 from analysis.acceptance_gain import acceptance_gains, draftless_classes
 from analysis.batch_caps import batch_cap, queue_note
@@ -15,18 +16,18 @@ from analysis.contrasts import BlockMeans, Contrast
 from analysis.crossover import crossovers
 from analysis.doubt import deciding_notes, doubtful_windows
 from analysis.endings import remarks
-from analysis.faults import blockers, count_errors, instability, too_few
-from analysis.findings import AaFinding, ArmReport, Report, Shown, StepFinding
+from analysis.faults import blockers, count_errors, failing_baseline, instability, too_few
+from analysis.findings import ArmReport, Report, Shown, StepFinding
 from analysis.functional.guard import functional_rejections, judge_functional
 from analysis.guards import judge_guard
 from analysis.load import counting_boots
 from analysis.looks import bench_at, post_hoc_reason, stopped_arms, stopped_notes
-from analysis.measured import Measured, measured, natural
-from analysis.measures import COLUMNS, higher_is_better, title_of
+from analysis.measured import Measured, line_of, measured, natural
+from analysis.measures import COLUMNS, higher_is_better
 from analysis.notes import run_notes
 from analysis.order import check_order
 from analysis.parity import length_blockers, output_lengths
-from analysis.pooling import pool, references
+from analysis.pooling import pool
 from analysis.sensitivity import scenarios
 from analysis.settle import settle, settle_otherwise
 from analysis.split.worth import best_splits, splits
@@ -36,11 +37,6 @@ from analysis.throughput import throughputs
 from analysis.verdict import MIN_BLOCKS, ClassFinding, Evidence, MeasureFinding, decide
 from profiles.experiment import Arm, Experiment, MeasureRule
 from profiles.runs import DISCARDED, DONE, FAILED, Boot, Run
-from profiles.units import format_change
-
-# A/A is judged at 99 % two-sided over all measures together, so that one calibrated bench in a hundred is called
-# invalid, however many measures the rule has.
-AA_ALPHA = 0.005
 
 
 def judge(run: Run, experiment: Experiment) -> Report:
@@ -53,20 +49,20 @@ def judge_bench(bench: Bench) -> Report:
     run, experiment = bench.run, bench.experiment
     spreads, spread_warnings = pool(bench)
     bench = replace(bench, pooled=spreads)
-    aa, aa_invalid, aa_warnings = _judge_aa(bench)
+    aa = judge_aa(bench)
     rule_invalid, notes = course.rule_reasons(run, experiment)
-    invalid = (*rule_invalid, *aa_invalid, *course.replacement_reasons(run, experiment))
+    invalid = (*rule_invalid, *aa.invalid, *course.replacement_reasons(run, experiment))
     arms: list[ArmReport] = []
     for arm in experiment.arms:
         if arm.name != bench.baseline:
-            arms.append(_judge_arm(bench, arm, invalid, arms))
+            arms.append(_judge_arm(bench, arm, invalid, aa, arms))
     checks = check_bench(bench)
     doubtful = doubtful_windows(run)
     warnings = (
         bench_warnings(checks, bench.baseline)
         + deciding_notes(doubtful, experiment.file.discard.when)
         + notes
-        + aa_warnings
+        + list(aa.warnings)
         + spread_warnings
         + stopped_notes([arm.stopped for arm in arms], {arm.arm: arm.verdict.word for arm in arms})
     )
@@ -77,7 +73,7 @@ def judge_bench(bench: Bench) -> Report:
         simulated=any(boot.facts.simulated for boot in run.boots),
         cold=bench.cold,
         course=bench.course,
-        aa=aa,
+        aa=aa.findings,
         bench=checks,
         data=bench,
         doubtful=doubtful,
@@ -92,29 +88,7 @@ def judge_bench(bench: Bench) -> Report:
     )
 
 
-def _judge_aa(bench: Bench) -> tuple[tuple[AaFinding, ...], list[str], list[str]]:
-    copy = bench.run.manifest.get("aa")
-    if not copy:
-        return (), [], ["no second copy of the baseline was booted: the noise floor of this bench is unknown"]
-    rules = bench.experiment.file.measure
-    found = measured(rules, bench.run, bench.contrast(str(copy), bench.baseline))
-    findings, invalid, warnings = [], [], []
-    for rule in rules:
-        title, means = title_of(rule.name), found[rule.name].mix
-        estimate = natural(stats.paired_block_t(list(means.differences.values()), AA_ALPHA / len(rules)), rule.name)
-        findings.append(AaFinding(rule.name, estimate))
-        if estimate is None or estimate.low is None or estimate.high is None:
-            warnings.append(f"A/A on {title}: too few blocks for an interval")
-            continue
-        if estimate.low > 0 or estimate.high < 0:
-            change = format_change(math.expm1(estimate.mean))
-            invalid.append(f"A/A failed: the bench cannot tell {bench.baseline} from itself ({title} {change})")
-        if 0 < abs(_line(rule, means)) < abs(estimate.mean):
-            warnings.append(f"A/A on {title}: the mean alone is beyond the material line")
-    return tuple(findings), invalid, warnings
-
-
-def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[ArmReport]) -> ArmReport:
+def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], aa: AaJudgement, above: list[ArmReport]) -> ArmReport:
     whole, stopped = bench.run, stopped_arms(bench.run).get(arm.name)
     if stopped is not None:
         bench = bench_at(bench, stopped)
@@ -145,6 +119,7 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
         broken=(*functional_rejections(bench, functional), *broken, *unstable),
         blockers=(
             *([post_hoc] if post_hoc else []),
+            *aa.blockers(measures),
             *blockers(bench, arm, against, cached),
             *length_blockers(lengths, arm),
             *log.blockers,
@@ -158,6 +133,7 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
         told = f"stack {verdict.word}" if verdict.word == "adopt" else "stack"
         verdict = replace(verdict, reasons=(*verdict.reasons, f"{told}: {stack}"))
     drafts = _acceptance(bench, arm.name)
+    failing = failing_baseline(bench)
     return ArmReport(
         arm=arm.name,
         verdict=verdict,
@@ -180,8 +156,9 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
             hours_per_block=course.hours_per_block(run),
             alpha=bench.alpha,
             look=_next_look(bench),
+            boots=against.references,
         )
-        if verdict.word == "inconclusive" and bench.cold
+        if verdict.word == "inconclusive" and bench.cold and failing is None
         else None,
         settle_otherwise=settle_otherwise(
             measures,
@@ -190,6 +167,8 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
             cold=bench.cold,
             blocks=len(against.blocks),
             alpha=bench.alpha,
+            boots=against.references,
+            failing=failing,
         )
         if verdict.word == "inconclusive"
         else None,
@@ -202,7 +181,7 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], above: list[Arm
             acceptance_gain=acceptance_gains(
                 drafts, measures, draftless_classes(_counted(bench, bench.baseline)) if drafts else frozenset()
             ),
-            sensitivity=scenarios(bench, pairs, measures),
+            sensitivity=scenarios(bench, pairs, measures, against.references),
             split=splits(bench, arm.name, _of_the_mix(measures)) if verdict.word == "workload-dependent" else (),
         ),
     )
@@ -239,9 +218,9 @@ def _measures(bench: Bench, contrast: Contrast) -> tuple[MeasureFinding, ...]:
 
 def _measure(bench: Bench, contrast: Contrast, rule: MeasureRule, found: Measured, intervals: int) -> MeasureFinding:
     higher, alpha = higher_is_better(rule.name), bench.alpha_for(rule)
-    line = _line(rule, found.mix)
+    line = line_of(rule, found.mix)
     limit = -math.log1p(-rule.margin) if higher else math.log1p(rule.margin)
-    boots = references(bench, contrast)
+    boots = contrast.references
     estimate = _estimate(found.mix, alpha, bench.pooled.get((None, rule.name)), boots)
     # A measure that most blocks lack decides nothing, even where the arm itself has enough of them.
     lacking = estimate is None or estimate.blocks < MIN_BLOCKS <= len(contrast.blocks)
@@ -267,18 +246,13 @@ def _class(
     name: str, rule: MeasureRule, means: BlockMeans, alpha: float, spread: Pooled | None, boots: int
 ) -> ClassFinding:
     estimate = _estimate(means, alpha, spread, boots)
-    return ClassFinding(name, natural(estimate, rule.name), stats.direction(estimate, _line(rule, means)))
+    line = line_of(rule, means)
+    shown = -line if higher_is_better(rule.name) else line
+    return ClassFinding(name, natural(estimate, rule.name), stats.direction(estimate, line), shown, alpha)
 
 
 def _estimate(means: BlockMeans, alpha: float, spread: Pooled | None, boots: int) -> Estimate | None:
     return stats.paired_block_t(list(means.differences.values()), alpha, spread, boots)
-
-
-def _line(rule: MeasureRule, means: BlockMeans) -> float:
-    """The material line where lower is better: with 3 % more throughput a token takes 1 / 1.03 of the time."""
-    if higher_is_better(rule.name):
-        return -math.log1p(rule.material.relative)
-    return stats.material_line(rule.material.relative, rule.material.absolute_ms, means.base_geomean_ms)
 
 
 def _of_the_mix(measures: tuple[MeasureFinding, ...]) -> tuple[MeasureFinding, ...]:

@@ -55,6 +55,7 @@ def bench_at(bench: Bench, stopped: Stopped) -> Bench:
     course = replace(
         bench.course,
         complete=min(bench.course.complete, stopped.look),
+        whole=min(bench.course.whole, stopped.look),
         blocks=frozenset(block for block in bench.course.blocks if block <= stopped.look),
         undeclared=None,
     )

@@ -12,13 +12,13 @@ from typing import Final
 
 from analysis import course
 from analysis.alone import alone_lines
-from analysis.arm_points import points, reasons, split_measures, zones
+from analysis.arm_points import direction_words, points, reasons, split_measures, zone_words, zones
 from analysis.described import described
 from analysis.doubt import left_out
 from analysis.endings import ending
 from analysis.findings import ArmReport, Report
 from analysis.guards import relative as changes_of
-from analysis.heading import cautions, facts, fixed
+from analysis.heading import cautions, facts, fixed, reference_note
 from analysis.next_steps import next_steps
 from analysis.outcome import outcome
 from analysis.relative import relative_report, relative_text
@@ -45,6 +45,8 @@ def format_markdown(report: Report, relative: bool = False) -> str:
     known = list(facts(report))
     told = outcome(report) or ("the run is invalid" if report.invalid else "none, nothing was compared")
     lines = [f"### Verdict: {escape(told)}", "", *(_table(report) if report.arms else _alone(report)), ""]
+    if note := reference_note(report):
+        lines += [f"{escape(note)}.", ""]
     lines += _points([*cautions(report), *(f"{label}: {text}" for label, text in known if label in _SHOWN)])
     for arm in report.arms:
         lines += ["", *_arm(arm, report)]
@@ -73,7 +75,7 @@ def _table(report: Report) -> list[str]:
         [
             escape(arm.arm),
             f"**{arm.verdict.word}**",
-            *(f"{_change(finding.estimate)}<br>{finding.zone}, {finding.no_worse}" for finding in arm.measures),
+            *(f"{_change(finding.estimate)}<br>{zone_words(finding)}" for finding in arm.measures),
             str(arm.blocks),
         ]
         for arm in report.arms
@@ -126,7 +128,7 @@ def _arm(arm: ArmReport, report: Report) -> Iterator[str]:
         for item in finding.classes:
             base, own = arm.acceptance.get(item.name, (None, None))
             length = f"{base:.2f} → {own:.2f}" if base is not None and own is not None else "–"
-            yield _cells([escape(item.name), _change(item.estimate), item.direction, length])
+            yield _cells([escape(item.name), _change(item.estimate), direction_words(item, finding), length])
 
 
 def _lists(report: Report) -> Iterator[tuple[str, list[str]]]:
@@ -170,6 +172,6 @@ def _folded(title: str, lines: Iterable[str]) -> list[str]:
 
 def _made(report: Report) -> str:
     experiment = report.experiment
-    blocks = f"{report.course.complete} of {report.course.planned} blocks, {len(report.run.boots)} boots"
+    blocks = f"{report.course.whole} of {report.course.planned} blocks, {len(report.run.boots)} boots"
     rule = f"rule {escape(experiment.file.rule.id)} (sha256 {experiment.bytes_sha256[:12]}), {fixed(report)}"
     return f"<sub>{tool_version()}: {blocks} against {escape(report.baseline)}; {rule}.</sub>"

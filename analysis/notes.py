@@ -2,13 +2,16 @@
 
 from collections.abc import Sequence
 
+from analysis import contrasts
 from analysis.batch_caps import batch_cap, queue_note
 from analysis.bench import Bench
 from analysis.bench_check import copies
 from analysis.cached import share_by_windows
+from analysis.course import gap_said
 from analysis.endings import remarks
 from analysis.faults import died
 from analysis.findings import ArmReport
+from analysis.lines import listed
 from analysis.load import counting_boots
 from analysis.measures import assumed_first_event_share
 from profiles.runs import DONE, WindowFacts
@@ -18,8 +21,10 @@ from profiles.units import format_percent
 def run_notes(bench: Bench, arms: Sequence[ArmReport]) -> list[str]:
     """Each a sentence. None of them decides anything."""
     warnings = []
+    seen = bench.course
     if not bench.course.finished:
-        warnings.append(f"the run is unfinished: {bench.course.complete} of {bench.course.planned} blocks are complete")
+        gap = gap_said(seen.whole, seen.complete)
+        warnings.append(f"the run is unfinished: {seen.whole} of {seen.planned} blocks are complete{gap}")
     share = assumed_first_event_share(bench.frame.filter("deciding"))
     if share:
         warnings.append(
@@ -31,6 +36,8 @@ def run_notes(bench: Bench, arms: Sequence[ArmReport]) -> list[str]:
     base_died = [boot.facts for boot in bench.run.boots if boot.facts.arm == bench.baseline and died(boot.facts)]
     if base_died:
         warnings.append(f"{len(base_died)} boots of the baseline {bench.baseline} itself failed")
+    warnings += _baseline_failures(bench)
+    warnings += _one_boot_blocks(bench)
     for name in copies(bench):
         warnings += [f"{name}: {remark}" for remark in remarks(bench.run, name)]
     warnings += _baseline_queue(bench)
@@ -38,6 +45,39 @@ def run_notes(bench: Bench, arms: Sequence[ArmReport]) -> list[str]:
     if paired and all(arm.cached is None for arm in paired):
         warnings.append("cached prompt tokens: no engine tells them, so nobody knows whether arm and baseline agree")
     return warnings
+
+
+def _baseline_failures(bench: Bench) -> list[str]:
+    """How many deciding requests each boot of the baseline failed, where any did."""
+    counts = {name: contrasts.failures(bench.frame, name) for name in copies(bench)}
+    told = [
+        f"{name} {failed} of {asked} ({format_percent(failed / asked)})"
+        for name, (failed, asked) in counts.items()
+        if asked
+    ]
+    failed_any = any(failed for failed, _ in counts.values())
+    return [f"requests that the baseline itself failed or let run into the time-out: {', '.join(told)}"] * failed_any
+
+
+def _one_boot_blocks(bench: Bench) -> list[str]:
+    """Blocks whose reference is one boot of the baseline, each reason once."""
+    names = copies(bench)
+    if not bench.run.manifest.get("aa"):
+        return []
+    held = contrasts.held_by_boot(bench.frame, bench.planned)
+    reasons: dict[str, list[str]] = {}
+    for block in sorted({block for name, block in held if name in names}):
+        boots = {name: held.get((name, block)) for name in names}
+        lacking = {name: boot for name, boot in boots.items() if boot is None or not boot.serves}
+        if len(lacking) == 1:
+            ((name, boot),) = lacking.items()
+            why = f"no boot of {name} was measured there" if boot is None else boot.said(name)
+            reasons.setdefault(why, []).append(str(block))
+    return [
+        f"the reference is one boot of the baseline instead of two in {'block' if len(blocks) == 1 else 'blocks'} "
+        f"{listed(blocks)}: {why}"
+        for why, blocks in reasons.items()
+    ]
 
 
 def _baseline_queue(bench: Bench) -> list[str]:

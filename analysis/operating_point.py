@@ -3,6 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
+from analysis import stats
 from analysis.bench_check import RECORDED_PACE, levels
 from profiles.experiment import Experiment
 from profiles.runs import Run
@@ -12,15 +13,15 @@ from profiles.units import format_duration, format_percent, parse_duration
 SHOWN_LEVELS: Final = 6
 
 
-def describe_point(run: Run, experiment: Experiment) -> str:
-    """The line `Load` of a report."""
+def describe_point(run: Run, experiment: Experiment, *, relative: bool = False) -> str:
+    """The line `Load` of a report. `relative`: without the number of arrivals."""
     point: dict[str, Any] = run.manifest.get("operating_point") or {}
     profile: dict[str, Any] = run.manifest.get("profile") or {}
     shaped = "shaped, not as recorded: " if (profile.get("source") or {}).get("kind") == "shape" else ""
     if point.get("mode") in RECORDED_PACE:
-        return shaped + _recorded_pace(point, profile, experiment)
+        return shaped + _recorded_pace(point, profile, experiment, relative)
     why = f". Not at the recorded pace: {point['mode_reason']}" if point.get("mode_reason") else ""
-    return _closed(point, profile, shaped) + why
+    return _closed(point, profile, shaped, relative) + why
 
 
 def format_levels(counts: Mapping[int, float]) -> str:
@@ -35,7 +36,23 @@ def format_levels(counts: Mapping[int, float]) -> str:
     return ", ".join(parts)
 
 
-def _recorded_pace(point: Mapping[str, Any], profile: Mapping[str, Any], experiment: Experiment) -> str:
+def never_above(arrivals: Mapping[int, float], relative: bool = False) -> str:
+    """`never above 3 (0 of 70 arrivals, so at most 4.2 %)`: what was not seen is bounded (exact, 95 %), not ruled out.
+
+    Of `relative` the bound would tell the number of arrivals. Shares have no number at all.
+    """
+    highest = max((c for c, count in arrivals.items() if count), default=0)
+    total = sum(arrivals.values())
+    if relative:
+        return f"never above {highest} in what was recorded"
+    if total < 1 or any(count != round(count) for count in arrivals.values()):
+        return f"never above {highest}"
+    most = stats.binomial_upper(0, round(total))
+    digits = 1 if most >= 0.001 else 3
+    return f"never above {highest} (0 of {round(total)} arrivals, so at most {format_percent(most, digits)})"
+
+
+def _recorded_pace(point: Mapping[str, Any], profile: Mapping[str, Any], experiment: Experiment, relative: bool) -> str:
     pace: dict[str, Any] = point.get("pace") or {}
     requests, replayable = pace.get("requests"), pace.get("replayable")
     some = f"{requests} of {replayable}" if requests != replayable and replayable else f"{requests}"
@@ -54,7 +71,7 @@ def _recorded_pace(point: Mapping[str, Any], profile: Mapping[str, Any], experim
     sentences = [f"{played}; {met}"]
     recorded = levels(profile.get("arrivals_at") or {})
     if recorded:
-        sentences.append(f"The profile's: {format_levels(recorded)}, never above {max(recorded)}")
+        sentences.append(f"The profile's: {format_levels(recorded)}, {never_above(recorded, relative)}")
     sentences += _pieces(pace)
     unknown = pace.get("sessions_unknown")
     if unknown:
@@ -75,7 +92,7 @@ def _pieces(pace: Mapping[str, Any]) -> Iterator[str]:
         yield f"{missing} requests come without the turn before them, each at its recorded place"
 
 
-def _closed(point: Mapping[str, Any], profile: Mapping[str, Any], shaped: str) -> str:
+def _closed(point: Mapping[str, Any], profile: Mapping[str, Any], shaped: str, relative: bool) -> str:
     arrivals = profile.get("arrivals_at") or {}
     at_levels = [int(level) for level in point.get("levels") or []]
     total = sum(arrivals.values())
@@ -89,12 +106,12 @@ def _closed(point: Mapping[str, Any], profile: Mapping[str, Any], shaped: str) -
         f"c={level} {format_percent(weight, 0)}" for level, weight in (point.get("weights") or {}).items()
     )
     at = _span(at_levels)
-    highest = max((int(level) for level, count in arrivals.items() if count), default=0)
+    above = never_above(levels(arrivals), relative)
     left_out = ", ".join(
         f"c={level} {format_percent(weight, 0)}" for level, weight in (point.get("left_out") or {}).items()
     )
     thin = f"; left out, too few requests per boot to hold it: {left_out}" if left_out else ""
-    return f"{shaped}arrivals at {at}: {format_percent(share)}; never above {highest}. Decided at {weights or at}{thin}"
+    return f"{shaped}arrivals at {at}: {format_percent(share)}; {above}. Decided at {weights or at}{thin}"
 
 
 def _span(at_levels: list[int]) -> str:

@@ -11,7 +11,9 @@ def outcome(report: Report) -> str | None:
     undecided = [arm.arm for arm in report.arms if arm.verdict.word == "inconclusive"]
     mixed = [arm.arm for arm in report.arms if arm.verdict.word == "workload-dependent"]
     if adopted:
-        first = f"adopt {', '.join(adopted)}"
+        named = [f"{arm} (workload-dependent, by its mix)" if arm in mixed else arm for arm in adopted]
+        first = f"adopt {', '.join(named)}"
+        mixed = [arm for arm in mixed if arm not in adopted]
     else:
         first = f"keep {report.baseline}" if undecided else f"nothing survived; keep {report.baseline}"
     parts = [first]

@@ -46,7 +46,11 @@ def output_lengths(bench: Bench, against: Contrast) -> OutputLengths | None:
     rows = bench.frame.filter(
         pl.col("deciding") & (pl.col("outcome") == OK) & pl.col("block").is_in(list(against.blocks))
     ).select([*KEY, "arm", "output_tokens"])
-    left, right = (rows.filter(pl.col("arm") == side).drop("arm") for side in (against.arm, against.base))
+    # One boot of the reference in each block: the baseline's first where it serves, else the copy.
+    first = [(block, names[0]) for block, names in against.served.items()]
+    chosen = pl.DataFrame(first, schema={"block": pl.Int64, "arm": pl.String}, orient="row")
+    right = rows.join(chosen, on=["block", "arm"], how="semi").drop("arm")
+    left = rows.filter(pl.col("arm") == against.arm).drop("arm")
     pairs = left.join(right, on=KEY, how="inner", suffix="_base").drop_nulls()
     if pairs.is_empty():
         return None

@@ -10,7 +10,7 @@ from typing import Final
 
 from analysis import stats
 from analysis.bench import Bench
-from analysis.contrasts import BlockMeans, Contrast
+from analysis.contrasts import BlockMeans
 from analysis.measured import measured
 from analysis.measures import title_of
 from analysis.stats import Pooled
@@ -46,14 +46,6 @@ def pool(bench: Bench) -> tuple[dict[Key, Pooled], list[str]]:
                 of_key[bench.baseline].update(alone)
     found = {key: spread for key, of_key in cells.items() if (spread := _spread(of_key)) is not None}
     return found, _warnings(bench, found, cells)
-
-
-def references(bench: Bench, contrast: Contrast) -> int:
-    """How many boots of the reference a block of this contrast is held against: two, if every block has the copy."""
-    if contrast.copy is None:
-        return 1
-    blocks = bench.frame["block"].filter(bench.frame["arm"] == contrast.copy).unique()
-    return 2 if set(contrast.blocks) <= set(blocks.to_list()) else 1
 
 
 def _by_key(bench: Bench, arm: str) -> dict[Key, BlockMeans]:

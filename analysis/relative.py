@@ -7,46 +7,30 @@ shares and changes stay. This module alone decides what is absolute:
 * `relative_report` takes it out of what is found: numbers become None, sentences lose the number and keep the unit;
 * `relative_document` does the same for verdict.json, where a key stays and its value is null;
 * `relative_text` is the net below both, for text that is made of numbers only when it is printed.
+
+A material line that rests on milliseconds tells the baseline's latency (5 ms are 66.5 % of 7.5 ms), so it goes too,
+with what follows from it. What a person wrote is scrubbed by patterns (`scrub`), and no list of those is complete: the
+terminal, Markdown and the page say that it is printed.
 """
 
 import dataclasses
+import math
 import platform
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from functools import lru_cache
 from typing import Any, Final
 
 import msgspec
 
-from analysis.findings import Report
+from analysis.findings import ArmReport, Report
+from analysis.scrub import LEFT_OUT, Words, scrub
+from analysis.verdict import ClassFinding, MeasureFinding
+from profiles.experiment import MeasureRule
 from profiles.runs import BootFacts, Run
 
-LEFT_OUT: Final = "…"
-
-_NUMBER = r"[−+-]?\d[\d.,]*(?:e[+-]?\d+)?"
-_UNITS = (
-    "ns|us|µs|μs|ms|s|sec|secs|seconds?|min|mins|minutes?|h|hrs?|hours?|days?|weeks?|[kKMGT]i?B|B|bytes?|"
-    "[kMG]?Hz|[mk]?W|°C|tokens?/s|tok/s|requests?/s|req/s|tokens|[kM] tokens"
-)
-# `300 s`, and `2411 of 3003 MHz`, `5 to 9 ms`.
-_QUANTITY = re.compile(
-    rf"(?<![\w.])(?:{_NUMBER}\s?(?:of|to|and|or|against|→|–|-|/)\s?)?{_NUMBER}(\s?)({_UNITS})(?![\w%])"
-)
-# A number inside a name such as closed-c8-for-60s.
-_IN_NAME = re.compile(r"(?<=-)\d[\d.]*(?=(?:ns|us|ms|s|min|h)\b)")
-# `client_lag_p99_ms > 20`, `kv_gb=12`: the unit stands in the name.
-_NAMED = re.compile(r"(_(?:ns|us|ms|s|min|h|mb|gb|mib|gib|bytes|tokens|mhz|c|w)\b\s*(?:[<>]=?|[=:])\s*)\d[\d.,]*")
-_URL = re.compile(r"\b[a-z][a-z0-9+.-]*://[^\s'\"`<>)\]]+", re.IGNORECASE)
-_QUOTED_PATH = re.compile(r"(['\"`])(?:~\w*|\.{1,2})?/[^'\"`\n]*\1")
-_PATH = re.compile(r"(?<![\w/.<])(?:~\w*|\$\{?\w+\}?|\.{1,2})?/[^\s'\"`,;:<>)\]]*[^\s'\"`,;:<>)\].]")
-_FILE = re.compile(r"(?<![\w/])[\w.-]+(?:/[\w.*-]+)*/[\w.*-]+\.[a-z]{1,11}\b")
-_ADDRESS = re.compile(r"(?<![\w.])\d{1,3}(?:\.\d{1,3}){3}(?::\d+)?(?![\w.])|\[?\b[0-9a-f]*(?::[0-9a-f]*){3,7}\b\]?")
-_HOST_PORT = re.compile(r"\b[A-Za-z][\w.-]*:\d{2,5}\b")
-_DATE = re.compile(
-    r"\b\d{4}-\d{2}-\d{2}(?:[T ]\d{2}:\d{2}(?::\d{2}(?:\.\d+)?)?(?:Z|[+-]\d{2}:?\d{2})?)?|\b\d{2}:\d{2}:\d{2}\b"
-)
-_PROCESS = re.compile(r"\b(pid|process|port)([ =])\d+\b", re.IGNORECASE)
-
+AUTHORS_WORDS: Final = "reasons and questions that people wrote are printed, so read them before this is published"
+# Of a sentence about one boot, where the line rests on milliseconds.
+_PLANNED = re.compile(r"\b(?:[\d.]+) % effect against an? [\d.]+ % line")
 # Keys whose words tell of the machine and what runs on it, in a manifest or in the facts of a boot.
 _TELLING: Final = frozenset(
     {"host", "hostname", "node", "path", "model", "argv", "identity", "container", "image", "url", "user", "boot_id"}
@@ -65,14 +49,6 @@ ABSOLUTE: Final = frozenset(
 )  # fmt: skip
 
 
-@dataclasses.dataclass(frozen=True, slots=True)
-class Words:
-    """What text is scrubbed by: names that stay as they are, and words that go wherever they stand."""
-
-    keep: tuple[str, ...] = ()
-    drop: tuple[str, ...] = ()
-
-
 def relative_report(report: Report) -> Report:
     """The same report for other eyes: its sentences scrubbed, its run without paths, command lines and identities."""
     if report.relative:
@@ -83,6 +59,7 @@ def relative_report(report: Report) -> Report:
         for field in dataclasses.fields(report)
         if field.name not in _UNTOUCHED
     }
+    changed["arms"] = tuple(_without_lines(arm, report) for arm in changed["arms"])
     return dataclasses.replace(report, run=_relative_run(report.run, words), relative=True, **changed)
 
 
@@ -92,39 +69,14 @@ def relative_document(document: Mapping[str, Any], report: Report) -> dict[str, 
     for check, found in zip(made["bench"]["checks"], document["bench"]["checks"], strict=True):
         for side in ("recorded", "baseline"):
             check[side] = None if check["check"] == "ttft" else _shares(found[side])
+    for arm, found in zip(made["arms"], report.arms, strict=True):
+        _null_lines(arm, _without_lines(found, report))
     return made | {"relative": True, "own_lateness": {"schedule": None, "event_loop": None}}
 
 
 def relative_text(text: str, report: Report) -> str:
     """Text without absolute figures, host names and paths; names of arms and classes stay as they are."""
     return scrub(text, words_of(report))
-
-
-def scrub(text: str, words: Words | None = None) -> str:
-    """Take out what is absolute: `no token for 300 s` becomes `no token for … s`."""
-    words = words if words is not None else Words()
-    if not words.keep:
-        return _scrub_part(text, words.drop)
-    parts = _either(words.keep).split(text)
-    return "".join(part if index % 2 else _scrub_part(part, words.drop) for index, part in enumerate(parts))
-
-
-def _scrub_part(text: str, drop: Sequence[str]) -> str:
-    if drop:
-        text = _either(drop).sub(LEFT_OUT, text)
-    for pattern in (_URL, _QUOTED_PATH, _PATH, _FILE, _DATE, _ADDRESS, _HOST_PORT):
-        text = pattern.sub(LEFT_OUT, text)
-    text = _PROCESS.sub(rf"\1\2{LEFT_OUT}", text)
-    text = _NAMED.sub(rf"\g<1>{LEFT_OUT}", text)
-    text = _QUANTITY.sub(rf"{LEFT_OUT}\1\2", text)
-    return _IN_NAME.sub(LEFT_OUT, text)
-
-
-@lru_cache(maxsize=8)
-def _either(names: tuple[str, ...]) -> re.Pattern[str]:
-    """Whole names only, the longest first."""
-    longest = sorted(names, key=len, reverse=True)
-    return re.compile(rf"(?<![\w/.-])({'|'.join(map(re.escape, longest))})(?![\w/-])")
 
 
 def words_of(report: Report) -> Words:
@@ -155,6 +107,64 @@ def _strings(value: Any, *, under: bool) -> Iterator[str]:
         yield from (text for item in value for text in _strings(item, under=under) if "/" in text or "." in text)
     elif isinstance(value, str) and under:
         yield value
+
+
+def line_tells(line: float, rule: MeasureRule) -> bool:
+    """Whether a material line rests on milliseconds: then it gives the baseline's latency away."""
+    return rule.material.absolute_ms > 0 and abs(line) > -math.log1p(-rule.material.relative) + 1e-9
+
+
+def _without_lines(arm: ArmReport, report: Report) -> ArmReport:
+    """The arm, its lines marked that rest on milliseconds, and without the numbers that follow from them."""
+    rules = {rule.name: rule for rule in report.experiment.file.measure}
+
+    def told(item: MeasureFinding) -> MeasureFinding:
+        rule = rules[item.measure]
+        classes = tuple(
+            dataclasses.replace(part, line_left_out=not item.higher and line_tells(part.line, rule))
+            for part in item.classes
+        )
+        left_out = not item.higher and line_tells(item.line, rule)
+        return dataclasses.replace(item, classes=classes, line_left_out=left_out)
+
+    measures = tuple(map(told, arm.measures))
+    gone = {item.measure for item in measures if item.line_left_out or _any_left_out(item.classes)}
+    split = tuple(
+        dataclasses.replace(item, line=None, line_low=None, line_high=None, material=None, line_left_out=True)
+        if item.measure in gone
+        else item
+        for item in arm.shown.split
+    )
+    step = arm.step and dataclasses.replace(arm.step, measures=tuple(map(told, arm.step.measures)))
+    verdict = arm.verdict
+    if measures and measures[0].line_left_out:
+        said = tuple(_PLANNED.sub(f"{LEFT_OUT} % effect against a {LEFT_OUT} % line", text) for text in verdict.reasons)
+        verdict = dataclasses.replace(verdict, reasons=said)
+    shown = dataclasses.replace(arm.shown, split=split)
+    return dataclasses.replace(arm, measures=measures, step=step, shown=shown, verdict=verdict)
+
+
+def _any_left_out(classes: Sequence[ClassFinding]) -> bool:
+    return any(part.line_left_out for part in classes)
+
+
+def _null_lines(made: dict[str, Any], arm: ArmReport) -> None:
+    """In the document of an arm: a line, and the p from which, with an interval, it could be reckoned."""
+    steps = [(made["step"]["measures"], arm.step.measures)] if arm.step else []
+    for documents, found in ((made["measures"], arm.measures), *steps):
+        for document, item in zip(documents, found, strict=True):
+            if item.line_left_out:
+                document |= {"line": None, "p_not_material": None}
+            for part, own in zip(document["classes"], item.classes, strict=True):
+                if own.line_left_out:
+                    part["line"] = None
+    for document, split in zip(made["split"], arm.shown.split, strict=True):
+        if split.line_left_out:
+            document["line"] |= {"share": None, "low": None, "high": None, "change": None}
+    if arm.measures and arm.measures[0].line_left_out:
+        made["reasons"] = [
+            _PLANNED.sub(f"{LEFT_OUT} % effect against a {LEFT_OUT} % line", text) for text in made["reasons"]
+        ]
 
 
 def _scrubbed(value: Any, words: Words) -> Any:

@@ -14,7 +14,7 @@ import polars as pl
 
 from analysis import stats
 from analysis.bench import Bench
-from analysis.bench_check import RECORDED_PACE, levels
+from analysis.bench_check import RECORDED_PACE, copies, levels
 from analysis.contrasts import KEY
 from analysis.guards import relative
 from analysis.measures import COLUMNS, title_of
@@ -46,8 +46,10 @@ class Scenario:
     by_rule: Zone
 
 
-def scenarios(bench: Bench, pairs: pl.DataFrame, measures: Sequence[MeasureFinding]) -> tuple[Scenario, ...]:
-    """The deciding pairs of an arm, weighted otherwise. Describes, decides nothing."""
+def scenarios(
+    bench: Bench, pairs: pl.DataFrame, measures: Sequence[MeasureFinding], boots: int = 1
+) -> tuple[Scenario, ...]:
+    """The deciding pairs of an arm, weighted otherwise. Describes, decides nothing. `boots`: of the reference."""
     if pairs.is_empty():
         return ()
     at_levels = with_levels(bench, pairs)
@@ -56,8 +58,10 @@ def scenarios(bench: Bench, pairs: pl.DataFrame, measures: Sequence[MeasureFindi
         if finding.measure not in COLUMNS or finding.estimate is None:
             continue
         cells = _cells(at_levels, finding.measure)
+        # Where arms share their spread, the zone by the rule leans on it, and so do these.
+        spread = bench.pooled.get((None, finding.measure))
         for words, weights in _weightings(bench, cells).items():
-            estimate = stats.paired_block_t(_differences(cells, weights), finding.alpha)
+            estimate = stats.paired_block_t(_differences(cells, weights), finding.alpha, spread, boots)
             zone = stats.zone(estimate, finding.line)
             found.append(Scenario(finding.measure, words, estimate, zone, zone == finding.zone, finding.zone))
     return tuple(found)
@@ -66,17 +70,20 @@ def scenarios(bench: Bench, pairs: pl.DataFrame, measures: Sequence[MeasureFindi
 def with_levels(bench: Bench, pairs: pl.DataFrame) -> pl.DataFrame:
     """The pairs with `level`: the c that was held, or at the recorded pace the one that the request met as sent.
 
-    It is counted in the boot of the reference, so that a slow arm does not choose its own level.
+    It is counted in a boot of the reference, so that a slow arm does not choose its own level: in the baseline's first,
+    in its copy where that one lacks the request.
     """
     if not bool((pairs["c"] == 0).any()):
         return pairs.with_columns(pl.col("c").alias("level"))
-    base = bench.frame.filter((pl.col("arm") == bench.baseline) & pl.col("deciding") & (pl.col("c") == 0))
-    parts = base.drop_nulls(["send_started_ns", "end_ns"]).partition_by("block", "window")
+    paced = bench.frame.filter(pl.col("deciding") & (pl.col("c") == 0)).drop_nulls(["send_started_ns", "end_ns"])
+    boots = [paced.filter(pl.col("arm") == name).partition_by("block", "window") for name in copies(bench)]
+    parts = [part for own in boots for part in own]
     met = [part.select([*KEY, pl.Series("met", met_levels(*_instants(part)))]) for part in parts]
     if not met:
         return pairs.with_columns(pl.col("c").alias("level"))
     level = pl.when(pl.col("c") > 0).then(pl.col("c")).otherwise(pl.col("met")).alias("level")
-    return pairs.join(pl.concat(met), on=KEY, how="left").with_columns(level).drop_nulls("level")
+    first = pl.concat(met).unique(KEY, keep="first", maintain_order=True)
+    return pairs.join(first, on=KEY, how="left").with_columns(level).drop_nulls("level")
 
 
 def _instants(part: pl.DataFrame) -> tuple[list[int], list[int]]:

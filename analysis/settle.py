@@ -1,7 +1,8 @@
 """What would settle an inconclusive arm: how many blocks, and how many hours of machine time.
 
-The plan answers for an effect three points beyond the material line (5 % against a line of 2 %), at the spread between
-blocks that was observed, with a power of 80 % (reference: noncentral t).
+The plan answers for an effect three points beyond the material line (5 % against a line of 2 %), with a power of 80 %
+(reference: noncentral t). The spread between blocks is taken at its upper 80 % limit: that of a few blocks is often a
+lucky one.
 """
 
 import math
@@ -23,6 +24,9 @@ ASSUMED_BLOCK_SD: Final = 0.0232
 # p90 lies between the median (±3.8 %) and p95.
 ASSUMED_QUANTILE_SD: Final = {"ttft_p90": 0.055, "ttft_p95": 0.069, "ttft_p99": 0.104}
 
+# Variance of arm − mean of two boots, against that of one boot − another: 3/2 of 2.
+BOTH_BOOTS: Final = math.sqrt(0.75)
+
 
 @dataclass(frozen=True, slots=True)
 class Settle:
@@ -37,10 +41,28 @@ def planned_effect(line: float) -> float:
     return -math.expm1(line) + PLANNED_BEYOND_LINE
 
 
-def blocks_for_measure(finding: MeasureFinding, alpha: float) -> int | None:
-    """Blocks that decide this measure; None where `MOST_BLOCKS` do not, or where no gain can be material."""
-    sd = finding.estimate.sd if finding.estimate is not None else None
-    sd = ASSUMED_BLOCK_SD if sd is None else sd
+def assumed_sd(metric: str, boots: int = 1) -> float:
+    """Of the block differences of identical arms, against so many boots of the reference in each block."""
+    alone = ASSUMED_QUANTILE_SD.get(metric, ASSUMED_BLOCK_SD)
+    return alone if boots == 1 else BOTH_BOOTS * alone
+
+
+def planning_sd(estimate: Estimate | None, assumed: float) -> float:
+    """The spread that a plan is made with: the upper 80 % limit of the observed one, and the assumed one without any.
+
+    Two blocks hardly know their spread, and its limit would be four times what was seen: there the assumed one counts,
+    or the observed one where that is larger.
+    """
+    if estimate is None or estimate.sd is None:
+        return assumed
+    df = estimate.blocks - 1 if estimate.df is None else estimate.df
+    return max(assumed, estimate.sd) if df == 1 else stats.sd_upper(estimate.sd, df)
+
+
+def blocks_for_measure(finding: MeasureFinding, alpha: float, boots: int = 1) -> int | None:
+    """Blocks that decide this measure; None where `MOST_BLOCKS` do not, or where no gain can be material. `boots` of
+    the reference are in each block."""
+    sd = planning_sd(finding.estimate, assumed_sd(finding.measure, boots))
     alpha = min(alpha, finding.alpha)  # without a material line all arms share it
     needed: list[int | None] = []
     line = -finding.line if finding.higher else finding.line
@@ -56,13 +78,12 @@ def blocks_for_measure(finding: MeasureFinding, alpha: float) -> int | None:
     return max(known, default=0) if len(known) == len(needed) else None
 
 
-def blocks_for_guard(guard: GuardFinding, alpha: float) -> int | None:
+def blocks_for_guard(guard: GuardFinding, alpha: float, boots: int = 1) -> int | None:
     """Blocks that show a guard, by its own spread or, after one block, by an assumed one; None where none would."""
     if guard.settle_blocks is None and guard.value is not None and guard.low is None:
-        sd = ASSUMED_QUANTILE_SD.get(guard.metric, ASSUMED_BLOCK_SD)
         throughput = guard.metric.startswith("throughput")
         distance = -math.log1p(-guard.limit) if throughput else math.log1p(guard.limit)
-        return stats.required_blocks(distance, sd, alpha)
+        return stats.required_blocks(distance, assumed_sd(guard.metric, boots), alpha)
     return guard.settle_blocks
 
 
@@ -74,13 +95,15 @@ def settle(
     hours_per_block: float,
     alpha: float,
     look: int | None = None,
+    boots: int = 1,
 ) -> Settle | None:
     """Blocks and hours that decide an inconclusive arm, or None where more blocks are no way to decide it.
 
-    `look` is the next declared look of a run that is under way: nothing is decided before it.
+    `look` is the next declared look of a run that is under way: nothing is decided before it. `boots` of the reference
+    are in each block.
     """
-    needed = [blocks_for_measure(finding, alpha) for finding in measures if finding.estimate is not None]
-    needed += [blocks_for_guard(guard, alpha) for guard in _open(guards, blocks)]
+    needed = [blocks_for_measure(finding, alpha, boots) for finding in measures if finding.estimate is not None]
+    needed += [blocks_for_guard(guard, alpha, boots) for guard in _open(guards, blocks)]
     known = [count for count in needed if count is not None]
     unmeasured = blocks > 0 and any(finding.estimate is None for finding in measures)
     if len(known) < len(needed) or unmeasured:
@@ -100,16 +123,20 @@ def settle_otherwise(
     cold: bool,
     blocks: int,
     alpha: float,
+    boots: int = 1,
+    failing: str | None = None,
 ) -> str | None:
     """What would settle an inconclusive arm where more blocks alone would not, as a sentence. None: blocks would.
 
-    Every such reason is named: a blocker stands however many blocks there are.
+    Every such way is named. What a blocker is stands among the reasons; it stays however many blocks there are.
+    `failing` says how the baseline itself fails.
     """
     if not cold:
         return "cold boots: let the launcher boot every arm itself; visits to one engine never decide"
-    ways = [f"a new run without what blocks adopt ({blocker})" for blocker in blockers]
+    ways = [f"a baseline that answers what it is asked: {failing}"] if failing else []
+    ways += ["a new run without what blocks adopt"] if blockers else []
     for guard in _open(guards, blocks):
-        if blocks_for_guard(guard, alpha) is None:
+        if blocks_for_guard(guard, alpha, boots) is None:
             if guard.value is None:
                 ways.append(f"a new run that measures {guard.metric} ({guard.reason or 'not measured'})")
             else:
@@ -120,8 +147,8 @@ def settle_otherwise(
     for finding in measures:
         if finding.estimate is None and blocks > 0:
             ways.append(f"a load on which {finding.title} can be measured: no request had it in both boots of a block")
-        elif finding.estimate is not None and blocks_for_measure(finding, alpha) is None:
-            sd = format_percent(finding.estimate.sd or ASSUMED_BLOCK_SD)
+        elif finding.estimate is not None and blocks_for_measure(finding, alpha, boots) is None:
+            sd = format_percent(finding.estimate.sd or assumed_sd(finding.measure, boots))
             ways.append(
                 f"a calmer machine: {finding.title} scatters by {sd} from block to block, and {stats.MOST_BLOCKS} "
                 "blocks do not decide it"
@@ -141,18 +168,22 @@ def how_often(change: float, sd: float = ASSUMED_BLOCK_SD) -> str:
     return format_percent(chance, 0) if chance >= 0.01 else "less than 1 %"
 
 
-def one_boot_statement(finding: MeasureFinding, arm: str, alpha: float) -> str | None:
+def one_boot_statement(finding: MeasureFinding, arm: str, alpha: float, boots: int = 1) -> str | None:
     """What can be said from one boot per arm: how often two identical boots differ as much. None without a value."""
     estimate: Estimate | None = finding.estimate
     if estimate is None:
         return None
     change = math.expm1(estimate.mean)
+    often = how_often(change, assumed_sd(finding.measure, boots))
+    alike = "two identical boots differ at least this much"
+    if boots > 1:
+        alike = "an identical boot differs at least this much from the mean of the baseline's two"
     statement = (
         f"n=1: {arm} {finding.title} {format_change(change)} observed, descriptive only. One boot per arm: no "
-        f"between-boot variance known. Under an assumed boot sd of {100 * ASSUMED_BOOT_SD:g} % two identical boots "
-        f"differ at least this much {how_often(change)} of the time."
+        f"between-boot variance known. Under an assumed boot sd of {100 * ASSUMED_BOOT_SD:g} % {alike} {often} of the "
+        "time."
     )
-    blocks = blocks_for_measure(finding, alpha)
+    blocks = blocks_for_measure(finding, alpha, boots)
     if blocks is None or math.isinf(finding.line):
         return statement
     turned = -finding.line if finding.higher else finding.line
@@ -160,16 +191,18 @@ def one_boot_statement(finding: MeasureFinding, arm: str, alpha: float) -> str |
     return f"{statement} To decide a {effect:.3g} % effect against a {line:.3g} % line: {blocks} blocks."
 
 
-def one_boot_notes(measures: Sequence[MeasureFinding], guards: Sequence[GuardFinding]) -> list[str]:
+def one_boot_notes(measures: Sequence[MeasureFinding], guards: Sequence[GuardFinding], boots: int = 1) -> list[str]:
     """The same for the other numbers of one boot, in a sentence: none of them says more than the first."""
     parts = []
     for finding in measures[1:]:
         if finding.estimate is not None:
             change = math.expm1(finding.estimate.mean)
-            parts.append(f"{finding.title} {format_change(change)} ({how_often(change)})")
+            parts.append(
+                f"{finding.title} {format_change(change)} ({how_often(change, assumed_sd(finding.measure, boots))})"
+            )
     for guard in guards:
         if guard.value is not None and guard.metric != "error_rate":
-            often = how_often(guard.value, ASSUMED_QUANTILE_SD.get(guard.metric, ASSUMED_BLOCK_SD))
+            often = how_often(guard.value, assumed_sd(guard.metric, boots))
             parts.append(f"{guard.metric} {format_change(guard.value)} ({often})")
     if not parts:
         return []

@@ -13,7 +13,7 @@ from analysis.described import described
 from analysis.doubt import left_out
 from analysis.endings import ending
 from analysis.findings import ArmReport, Report
-from analysis.heading import circumstances, heading
+from analysis.heading import circumstances, heading, reference_note
 from analysis.lines import CELL, COLUMNS_SHOWN, WIDTH, bullet, format_cell, labelled, wrap
 from analysis.next_steps import next_steps
 from analysis.outcome import outcome
@@ -52,8 +52,9 @@ def _table(report: Report) -> list[str]:
         changes = [format_cell(finding.estimate) for finding in arm.measures[:COLUMNS_SHOWN]]
         lines.append(_row(name, arm.verdict.word, changes, str(arm.blocks)))
     direction = "".join(f", of {finding.title} more is better" for finding in shown if finding.higher)
+    reference = f" {note}." if (note := reference_note(report)) else ""
     return lines + wrap(
-        f"Changes against {report.baseline}, less is faster{direction}; [interval]; R: blocks that count."
+        f"Changes against {report.baseline}, less is faster{direction}; [interval]; R: blocks that count.{reference}"
     )
 
 
@@ -79,7 +80,7 @@ def _arm(arm: ArmReport, report: Report) -> list[str]:
     for finding in split_measures(arm):
         lines += bullet(f"{finding.title} by class (simultaneous intervals):")
         for item in finding.classes:
-            lines += wrap(class_sentence(item, arm), "      ")
+            lines += wrap(class_sentence(item, arm, finding), "      ")
     for text in points(arm, report):
         lines += bullet(text)
     return lines + described(arm, report)

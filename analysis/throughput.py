@@ -1,7 +1,7 @@
 """Output tokens per second of the closed windows at a fixed c: of the mix, and of each class that plays alone.
 
 A window counts its tokens until its time limit, so that the drain behind it is nobody's. One that the client would
-shape has no number (`doubt`).
+shape has no number (`doubt`): of two boots of the reference the other one serves alone, else the block is left out.
 """
 
 import math
@@ -80,21 +80,27 @@ def class_differences(run: Run, contrast: Contrast, c: int) -> dict[str, dict[in
     return found
 
 
-def unsound_blocks(run: Run, contrast: Contrast, c: int) -> tuple[int, ...]:
-    """Blocks whose closed windows at c give no number: the client would have shaped that of one side."""
+def unsound_blocks(run: Run, contrast: Contrast, c: int) -> tuple[tuple[int, ...], tuple[int, ...]]:
+    """Blocks in which the client would have shaped closed windows at c: those that give no number, as the arm's or all
+    of the reference's are spoilt, and those in which the other boot of the reference serves alone."""
     boots = counting_boots(run)
-    sides = (contrast.arm, contrast.base)
-    return tuple(
-        block
-        for block in contrast.blocks
-        if any(_is_unsound(window) for name in sides for window in _at(boots[name, block].facts.windows, c))
-    )
+
+    def spoilt(name: str, block: int) -> bool:
+        return any(map(_is_unsound, _at(boots[name, block].facts.windows, c)))
+
+    none, one = [], []
+    for block in contrast.blocks:
+        theirs = [spoilt(name, block) for name in contrast.served[block]]
+        if spoilt(contrast.arm, block) or all(theirs):
+            none.append(block)
+        elif any(theirs):
+            one.append(block)
+    return tuple(none), tuple(one)
 
 
 def _reference(boots: Mapping[tuple[str, int], Boot], contrast: Contrast, block: int) -> list[Boot]:
-    """The boots of the reference in a block: the baseline has two."""
-    names = (contrast.base, contrast.copy)
-    return [boots[name, block] for name in names if name is not None and (name, block) in boots]
+    """The boots that are the reference in a block: the baseline has two."""
+    return [boots[name, block] for name in contrast.served[block]]
 
 
 def _mean_rate(rates: Sequence[float | None]) -> float | None:

@@ -22,15 +22,23 @@ type Word = Literal["adopt", "reject", "workload-dependent", "inconclusive", "in
 type GuardStatus = Literal["pass", "fail", "not shown"]
 
 MIN_BLOCKS: Final = LEAST_BLOCKS
+_SAID: Final[dict[Word, str]] = {"reject": "rejected", "inconclusive": "inconclusive"}
 
 
 @dataclass(frozen=True, slots=True)
 class ClassFinding:
-    """A measure restricted to one workload class, its interval simultaneous over classes and measures."""
+    """A measure restricted to one workload class, its interval simultaneous over classes and measures.
+
+    `line` is the material line of the class, turned as that of the measure: milliseconds are laid on at the mean of the
+    class, so it may lie elsewhere than the measure's. `alpha` is one-sided, that of the estimate.
+    """
 
     name: str
     estimate: Estimate | None
     direction: Direction
+    line: float = 0.0
+    alpha: float = ALPHA
+    line_left_out: bool = False  # as that of a measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +46,7 @@ class MeasureFinding:
     """A listed measure of an arm against the baseline. Log ratios of the measure itself: of a throughput more is
     better, its material line lies above 0, and `zone`, `no_worse` and the directions of its classes know that already.
 
-    `alpha` is one-sided, that of the estimate.
+    `alpha` is one-sided, that of the estimate. `line_left_out`: the line tells a latency, and this is for other eyes.
     """
 
     measure: str
@@ -51,6 +59,7 @@ class MeasureFinding:
     coverage: float | None = None
     baseline_ms: float | None = None
     alpha: float = ALPHA
+    line_left_out: bool = False
 
     @property
     def title(self) -> str:
@@ -114,6 +123,9 @@ def decide(evidence: Evidence) -> Verdict:
     elif on_mix[0] != hits[0][0] and not evidence.too_few and not evidence.invalid:
         hits.append((on_mix[0], f"on the mix alone: {on_mix[0]} ({on_mix[1]})"))
     word = hits[0][0]
+    unsaid = [blocker for blocker in evidence.blockers if not any(blocker in reason for _, reason in hits)]
+    if word == "inconclusive" and unsaid:
+        hits.append((word, f"adopt would be blocked besides: {'; '.join(unsaid)}"))
     return Verdict(word, _action(word, evidence, on_mix[0]), tuple(reason for _, reason in hits))
 
 
@@ -195,7 +207,8 @@ def _listed(findings: Sequence[MeasureFinding], last: str) -> str:
 
 def _adopt_or_table(evidence: Evidence) -> tuple[Word, str]:
     word, reason = table(*evidence.measures)
-    missing = [guard.metric for guard in evidence.guards if guard.role == "deciding" and guard.status != "pass"]
+    # A guard that is proven worse rejects by itself; here stands only what keeps an arm open.
+    missing = [guard.metric for guard in evidence.guards if guard.role == "deciding" and guard.status == "not shown"]
     blocks = [f"guard not shown: {', '.join(missing)}"] if missing else []
     blocks += evidence.blockers
     if word == "adopt" and blocks:
@@ -219,8 +232,12 @@ def _action(word: Word, evidence: Evidence, on_mix: Word) -> str:
     if word == "adopt":
         return f"adopt {evidence.arm}"
     if word == "workload-dependent":
-        if evidence.mixed_action == "adopt-on-mix" and on_mix == "adopt":
-            return f"adopt {evidence.arm}: the rule lets the mix decide"
+        if evidence.mixed_action == "adopt-on-mix":
+            if on_mix == "adopt":
+                return f"adopt {evidence.arm}: the rule lets the mix decide"
+            if table(*evidence.measures)[0] == "adopt":
+                return f"{keep}: the mix would decide for {evidence.arm}, but adopt is blocked"
+            return f"{keep}: the rule lets the mix decide, and on the mix alone {evidence.arm} is {_SAID[on_mix]}"
         return f"{keep}: on a mixed profile the worse case decides"
     if word == "inconclusive":
         return f"{keep} until more is known"

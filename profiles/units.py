@@ -46,7 +46,7 @@ def format_duration(ns: float) -> str:
 
 def format_percent(share: float, digits: int = 1) -> str:
     """A share as a percentage with a real minus sign: 0.1234 becomes `12.3 %`."""
-    return f"{100 * share:.{digits}f} %".replace("-", "−")
+    return f"{round(100 * share, digits) + 0.0:.{digits}f} %".replace("-", "−")  # + 0.0: no −0.0
 
 
 def format_change(change: float, digits: int = 1) -> str:

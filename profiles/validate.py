@@ -2,10 +2,11 @@
 
 The first problem is an error with file, line and key; else there is one line that says what it is. The sha256 is one
 that `sha256sum` prints: of an experiment its bytes, of a profile and of a run their manifest.json (a profile's names
-every other file), of a capture all its segments, one behind the other.
+every other file), of a capture all its segments, one behind the other, of a verdict its bytes.
 """
 
 import hashlib
+from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -15,15 +16,17 @@ from profiles.capture_folder import readable, segment_paths
 from profiles.captures import EndLine, RequestLine, body_of, stream_capture
 from profiles.errors import FormatError
 from profiles.experiment import Experiment, load_experiment
-from profiles.files import decode_line, opened, read_lines, sha256_of
+from profiles.files import decode_line, opened, read_document, read_lines, sha256_of
 from profiles.functional import probe_set
 from profiles.measurable import NO_CONCURRENCY
 from profiles.planned import check_profile, read_facts
 from profiles.profile import Profile, read_profile
-from profiles.runs import Run, Telemetry, read_boot_facts, read_functional, read_run
+from profiles.runs import Boot, Run, Telemetry, read_boot_facts, read_functional, read_run
 
-_HINT = "An artefact is an experiment.toml, or the directory of a capture, a profile or a run."
+_HINT = "An artefact is an experiment.toml, a verdict.json, or the directory of a capture, a profile or a run."
 _PIECE = 1 << 20
+_VERDICT = "firsttoken/verdict"
+_MAKE_ANEW = "Make it anew with `firsttoken report`."
 
 
 def validate(path: Path) -> str:
@@ -32,7 +35,7 @@ def validate(path: Path) -> str:
         if not path.exists():
             raise FormatError(path, "no such file or directory", hint=_HINT)
         if not path.is_dir():
-            return _experiment(path)
+            return _verdict(path) if path.suffix == ".json" else _experiment(path)
         manifest = path / profile_form.MANIFEST
         if not manifest.exists():
             raise FormatError(manifest, "no such file", hint=_HINT)
@@ -67,8 +70,13 @@ def _count(number: int, noun: str) -> str:
 
 def _experiment(path: Path) -> str:
     if path.suffix != ".toml":
-        raise FormatError(path, "neither a directory nor a .toml file", hint=_HINT)
+        raise FormatError(path, "neither a directory nor a .toml or .json file", hint=_HINT)
     experiment = load_experiment(path)
+    if _is_of_run(path):
+        # The rule of a run names its profile from where it was; what fitted then is in the manifest.
+        _check_rule_of(read_run(path.parent), experiment)
+        said = f"{_said(experiment)}; the rule of a run, not held against its profile"
+        return _line(path, "firsttoken/experiment", experiment.file.rule.schema, said, experiment.bytes_sha256)
     facts = read_facts(_whole_profile(experiment.profile_path))
     check_profile(experiment, facts)
     probe_set(experiment)
@@ -79,6 +87,26 @@ def _experiment(path: Path) -> str:
         f"{_said(experiment)}; fits {experiment.profile_path} ({_count(facts.to_send, 'request')} to send)",
         experiment.bytes_sha256,
     )
+
+
+def _is_of_run(path: Path) -> bool:
+    """Whether this is the rule that `replay` copied into a run."""
+    manifest = path.parent / runs.MANIFEST
+    return path.name == runs.RULE and manifest.is_file() and _format_of(manifest) == runs.FORMAT
+
+
+def _verdict(path: Path) -> str:
+    """Its format, and the arms by their verdicts. The published schema says the whole form."""
+    document = read_document(path, _VERDICT)
+    arms = document.get("arms")
+    if not isinstance(arms, list):
+        raise FormatError(path, "its key arms is missing or no list", hint=_MAKE_ANEW)
+    words = [arm.get("verdict") if isinstance(arm, dict) else None for arm in arms]
+    for at, word in enumerate(words):
+        if not isinstance(word, str):
+            raise FormatError(path, f"arms[{at}].verdict is missing or no word", hint=_MAKE_ANEW)
+    said = [_count(len(words), "arm"), *(f"{count} {word}" for word, count in Counter(words).items())]
+    return _line(path, _VERDICT, document["version"], ", ".join(said), sha256_of(path))
 
 
 def _said(experiment: Experiment) -> str:
@@ -157,6 +185,8 @@ def _capture(path: Path) -> str:
 
 def _run(path: Path) -> str:
     run = read_run(path)
+    for boot in run.boots:
+        _check_outcomes(boot)
     outcomes = sum(len(boot.outcomes) for boot in run.boots)
     pilots = sorted(folder for folder in (path / runs.PILOTS).glob("*") if (folder / runs.BOOT).exists())
     for folder in pilots:
@@ -179,6 +209,17 @@ def _run(path: Path) -> str:
         said.insert(1, f"{len(run.interrupted)} interrupted")
     version = int(run.manifest["version"])
     return _line(path, runs.FORMAT, version, ", ".join(said), sha256_of(path / runs.MANIFEST))
+
+
+def _check_outcomes(boot: Boot) -> None:
+    """A boot that was measured to its end holds as many outcomes of each window as its boot.json counts."""
+    if boot.facts.status != runs.DONE:
+        return
+    held = Counter(item.window for item in boot.outcomes if item.measured)
+    for window in boot.facts.windows:
+        if held[window.name] != window.requests:
+            problem = f"holds {held[window.name]} outcomes of {window.name}, and {runs.BOOT} counts {window.requests}"
+            raise FormatError(boot.path / runs.OUTCOMES, problem, hint="Do not judge this run: a part of it is lost.")
 
 
 def _check_rule_of(run: Run, experiment: Experiment) -> None:

@@ -100,6 +100,7 @@ class Synthetic:
     noise_sd: float = 0.02
     baseline: Effect = Effect()
     copy: Effect | None = None  # of the baseline; None: as the baseline
+    aa: bool = True  # whether the baseline is booted twice in each block
     rule: str = GUARDS
     design: str = ""
     load: str = ""
@@ -119,7 +120,7 @@ class Synthetic:
         make_folder(path)
         write_whole(path / RULE, self.toml().encode())
         experiment = load_experiment(path / RULE)
-        names = ["v0", *self.arms, "v0" + AA_SUFFIX]
+        names = ["v0", *self.arms, *(["v0" + AA_SUFFIX] if self.aa else [])]
         draw = np.random.default_rng(self.seed)
         order = [[str(name) for name in draw.permutation(names)] for _ in range(self.blocks)]
         manifest = self.manifest(order)
@@ -192,7 +193,7 @@ class Synthetic:
                 "pace": None if self.mode == "closed" else self.pace(),
             },
             "baseline": "v0",
-            "aa": "v0" + AA_SUFFIX,
+            "aa": "v0" + AA_SUFFIX if self.aa else None,
             "skipped": [{"arm": "fastsafetensors", "reason": "runs out of memory on this platform while loading"}],
             "blocks": self.blocks,
             "order": order,

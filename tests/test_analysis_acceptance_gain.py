@@ -1,6 +1,7 @@
 """Acceptance against gain: lengths rather than rates, the cost of a step, and the order over classes."""
 
 import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -187,6 +188,28 @@ def test_one_class_has_an_interval_and_few_have_no_order() -> None:
     assert second.startswith("a step costs +11.6 % [+10.5 %, +12.7 %], so a draft pays")
     cheaper = list(acceptance_gain_lines(acceptance_gains(drafts_of({"a": (2.0, 2.2)}), tpot_of({"a": -0.3}))))
     assert cheaper[1] == "a step costs −23.0 % [−23.8 %, −22.2 %]"
+
+
+def test_classes_whose_steps_differ_in_cost_have_a_break_even_of_their_own() -> None:
+    """8 % more tokens are short of the usual cost, yet the class gains: its own step is cheaper."""
+    odd = LENGTHS | {"rag": (2.5, 2.7)}
+    _, second = acceptance_gain_lines(gains_of(odd, rag=-0.133))
+    assert "so a draft pays from" not in second
+    assert second.startswith("a step costs +9.4 % (by class −6.4 % to +11.6 %), so each class has a break-even of its")
+    assert "json +32 % for +12 %" in second
+    assert "rag +8 % for −6 %" in second
+
+
+def test_one_block_tells_nothing_of_what_a_step_costs() -> None:
+    bare = [replace(item, classes=tuple(_without_interval(part) for part in item.classes)) for item in tpot_of(CHANGES)]
+    found = acceptance_gains(drafts_of(LENGTHS), bare)
+    assert found[0].estimate is not None
+    assert list(acceptance_gain_lines(found)) == []
+
+
+def _without_interval(item: ClassFinding) -> ClassFinding:
+    assert item.estimate is not None
+    return replace(item, estimate=Estimate(1, item.estimate.mean))
 
 
 def test_an_arm_that_drafts_as_the_baseline_has_nothing_to_say() -> None:

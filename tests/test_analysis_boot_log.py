@@ -133,11 +133,11 @@ def test_a_kv_cache_that_differs_between_the_boots_of_an_arm_blocks_adopt(tmp_pa
 
 def test_what_the_kv_cache_shows_is_printed_whatever_the_verdict(tmp_path: Path) -> None:
     """An arm that gains nothing, or has too few blocks, is not asked what blocks its adoption."""
-    apart = "boot log: the KV cache of v1 differs between its boots, 92,128 to 121,568 tokens (tolerance 2 %)"
+    apart = "the KV cache of v1 differs between its boots, 92,128 to 121,568 tokens (tolerance 2 %)"
     for blocks in (2, 5):
         edit = edited(lambda boot: {"kv_tokens": {1: 121_568, 2: 92_128}.get(boot.block, 118_848)})
         run = Synthetic({"v1": Effect(ttft=0.0)}, edit_boot=edit, blocks=blocks)
-        assert apart in squeeze(judged(tmp_path / str(blocks), run)[1].stdout)
+        assert squeeze(judged(tmp_path / str(blocks), run)[1].stdout).count(apart) == 1
     document, result = judged(tmp_path / "adopt", Synthetic({"v1": Effect(ttft=-0.2)}, edit_boot=edit))
     assert "adopt is blocked: the KV cache of v1 differs" in arm_of(document, "v1")["reasons"][0]
     assert "boot log: the KV cache of v1 differs" not in squeeze(result.stdout)  # it stands in the reason

@@ -13,6 +13,7 @@ from analysis.page.charts.concurrency import ADVISES, DECIDES, concurrency, show
 from analysis.page.charts.crossover import MOST_CLASSES, crossover, drawn_classes
 from analysis.page.charts.ecdf import POINTS, SHARES, distribution, ecdf
 from analysis.page.charts.forest import CLASS, MIX, Effect, forest
+from analysis.page.charts.labels import Frame, place_labels
 from analysis.page.charts.panel import Panel
 from analysis.page.charts.timeline import BootRow, timeline
 from analysis.page.svg import lean, picture
@@ -94,6 +95,20 @@ def test_an_arm_is_drawn_over_the_mean_of_the_baseline_and_the_copy_with_its_boo
     assert both[0]["x"][0] == pytest.approx(base.boots[1][0] / 1e6, rel=1e-3)  # ms
 
 
+def test_a_class_has_ticks_at_lines_of_its_own_where_it_has_any() -> None:
+    estimate = Estimate(5, -0.05, 0.005, 0.01)
+    rows = [
+        effect(-0.05, 0.02),
+        Effect("short_qa", CLASS, estimate, "open", math.log(0.93)),
+        Effect("chat", CLASS, estimate, "open", -math.inf),
+        Effect("rag", CLASS, estimate, "open", None),
+    ]
+    panel = forest("TTFT", rows, math.log(0.98), math.log(1.1))
+    ticks = [mark for mark in having(panel, "row", "at", "hue", "tip") if "shape" not in mark]
+    assert [(mark["row"], mark["at"]) for mark in ticks] == [(1, pytest.approx(-7.0)), (1, pytest.approx(7.527))]
+    assert "short_qa: its line of a gain −7.0 %" in ticks[0]["tip"]
+
+
 # --- Blocks, load, acceptance.
 
 
@@ -120,10 +135,36 @@ def points_of(count: int) -> list[Point]:
 
 def test_a_scatter_needs_four_classes_and_a_line_six() -> None:
     assert acceptance("v1", points_of(3)) is None
-    assert len(having(acceptance("v1", points_of(4)), "length")) == 3 * 4
+    assert len(having(acceptance("v1", points_of(4)), "length")) == 2 * 4
     fitted = [mark for mark in having(acceptance("v1", points_of(6)), "length") if "tip" not in mark]
     assert [mark["length"] for mark in fitted] == [1.0, 2.25]
     assert fitted[1]["change"] == pytest.approx(100 * math.expm1(-0.15), abs=1e-3)
+
+
+FRAME = Frame(0.0, 100.0, 0.0, 100.0, 400.0, 200.0)
+
+
+def test_labels_of_near_points_hide_neither_each_other_nor_a_point() -> None:
+    near = [(20.0 + 2 * at, 50.0 + at, f"class number {at}") for at in range(4)]
+    boxes = []
+    for x, y, name, align in place_labels(near, FRAME):
+        across, down = FRAME.pixels(x, y)
+        left = across if align == "left" else across - 6 * len(name)
+        boxes.append((left, left + 6 * len(name), down - 6.5, down + 6.5))
+    marks = [FRAME.pixels(x, y) for x, y, _ in near]
+    for at, (left, right, top, bottom) in enumerate(boxes):
+        for other in boxes[at + 1 :]:
+            assert right <= other[0] or other[1] <= left or bottom <= other[2] + 1e-9 or other[3] <= top + 1e-9
+        assert not any(left < across < right and top < down < bottom for across, down in marks)
+        assert left >= 0
+        assert right <= FRAME.width
+
+
+def test_a_label_at_the_edge_stands_on_the_other_side_and_one_without_room_beside_its_point() -> None:
+    assert place_labels([(98.0, 50.0, "json")], FRAME)[0][3] == "right"
+    assert place_labels([(10.0, 50.0, "json")], FRAME)[0][3] == "left"
+    crowd = [(50.0, 50.0, "x" * 60)] * 9
+    assert len(place_labels(crowd, FRAME)) == 9
 
 
 # --- The sweep.

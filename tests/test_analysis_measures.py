@@ -150,7 +150,7 @@ def test_a_pair_is_discarded_if_requests_are_missing_through_nobody_s_engine() -
     whole: list[tuple[dict[str, Any], dict[str, Any]]] = [({}, {})] * 97
     spoilt = contrasts.contrast(two_arms(*whole, *[({}, cut)] * 3), "v1", "v0", 100)
     assert spoilt.blocks == ()
-    assert spoilt.discarded == ((1, "only 97 of 100 requests could be paired with v0"),)
+    assert spoilt.discarded == ((1, "v1 lost 3 of 100 requests through no fault of its engine"),)
     fine = contrasts.contrast(two_arms(*whole, ({}, {}), *[({}, cut)] * 2), "v1", "v0", 100)
     assert fine.blocks == (1,)
 
@@ -180,6 +180,19 @@ def test_quantiles_are_taken_per_boot_and_never_pooled() -> None:
     pairs = [({"first_token_ns": n * MS}, {"first_token_ns": 2 * n * MS}) for n in range(1, 101)]
     found = contrasts.contrast(two_arms(*pairs), "v1", "v0", 100)
     assert contrasts.quantile_differences(found.pairs, "ttft", 0.9) == {1: pytest.approx(math.log(2))}
+
+
+def test_a_request_without_a_value_in_one_boot_of_the_base_is_in_no_quantile() -> None:
+    """The copy answers its long requests without a token that could be timed: they are out of all three quantiles."""
+    rows = []
+    for index in range(100):
+        ttft = {"first_token_ns": (10 if index < 10 else 1) * 100 * MS}
+        rows += [row(index=index, **ttft), row(index=index, arm="v1", **ttft)]
+        rows.append(row(index=index, arm="v0.aa", **(ttft if index >= 10 else {"first_token_ns": None})))
+    found = contrasts.contrast(frame(*rows), "v1", "v0", 100, "v0.aa")
+    assert found.served == {1: ("v0", "v0.aa")}
+    assert contrasts.quantile_differences(found.pairs, "ttft", 0.95) == {1: pytest.approx(0.0)}
+    assert contrasts.fewest_values(found.pairs, "ttft") == 90
 
 
 def window(counters: dict[str, float] | None, **changed: object) -> WindowFacts:

@@ -2,6 +2,7 @@
 
 import json
 import math
+import re
 from dataclasses import replace
 from pathlib import Path
 
@@ -19,9 +20,10 @@ from analysis.bench import make_bench
 from analysis.plan.chances import EFFECTS, Chance, chances, interval, margins, zones
 from analysis.plan.cli import plan as command
 from analysis.plan.design import Plan, make_plan
-from analysis.plan.noise import BOTH_BOOTS, Noise, assumed_noise, measured_noise, stated_noise, upper
+from analysis.plan.noise import Noise, assumed_noise, measured_noise, stated_noise, upper
 from analysis.plan.text import format_plan, plan_document
 from analysis.plan.trial import Trial, TrialGuard, TrialMeasure, allowed_errors, guard_chance, smallest_gain
+from analysis.settle import BOTH_BOOTS
 from profiles.errors import RuleError, UsageError
 from profiles.experiment import load_experiment
 from profiles.files import encode_pretty
@@ -366,6 +368,14 @@ def test_a_measure_of_which_more_is_better_is_planned_with_its_sign(bench: Path)
     text = format_plan(plan)
     assert "throughput at c = 2 +10 %" in text
     assert plan.measures[2].line == pytest.approx(-math.log1p(0.03))
+
+
+def test_a_line_of_nothing_has_no_sign(bench: Path) -> None:
+    found = re.search(r"material = \{[^}]*\}", (bench / "experiment.toml").read_text(encoding="utf-8"))
+    assert found is not None
+    text = format_plan(made(rule(bench, "bare", (found[0], "material = { relative = 0.0 }"))))
+    assert "−0.0 %" not in text
+    assert re.search(r"TTFT, sd 2\.\d\d % +0\.0 %", text)
 
 
 def test_without_a_material_line_all_arms_share_alpha() -> None:

@@ -2,6 +2,7 @@
 
 import html
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -11,10 +12,19 @@ import pytest
 import synthetic_run
 from click.testing import CliRunner
 from synthetic_run import TPOT_MS, Effect, Synthetic
+from test_analysis_report import squeeze
 
 from analysis.cli import report
+from analysis.document import verdict_document
+from analysis.findings import Report
 from analysis.judge import judge
-from analysis.relative import LEFT_OUT, Words, relative_report, scrub
+from analysis.markdown import format_markdown
+from analysis.operating_point import never_above
+from analysis.page.figures import effects
+from analysis.page.html import render_page
+from analysis.relative import relative_document, relative_report
+from analysis.scrub import LEFT_OUT, Words, scrub
+from analysis.table import format_report
 from profiles.experiment import load_experiment
 from profiles.runs import FAILED, RULE, BootFacts, LogFinding, read_run
 from profiles.units import MILLISECOND_NS
@@ -41,6 +51,13 @@ from profiles.units import MILLISECOND_NS
         ("[fe80::1:2:3]", "…"),
         ("on 2026-11-02T10:11:12Z at 10:11:12", "on … at …"),
         ("pid 4711 on port 8000", "pid … on port …"),
+        ("on gpu01.corp.example and spark-1.lan", "on … and …"),
+        ("throttled at 87 C, then 88 °C", "throttled at … C, then … °C"),
+        ("with 4,096 prompt tokens and 70 cached prompt tokens", "with … prompt tokens and … cached prompt tokens"),
+        ("since Nov 30, 3 May 2026 and 30.11.2026", "since …, … and …"),
+        ("Qwen/Qwen3-30B or openai/gpt-oss-20b or Llama-3.1-8B-Instruct", "… or … or …"),
+        (r"see C:\Users\alice\run, and \\nas\models", "see …, and …"),
+        ("vLLM v0.11.2, or CUDA 13.0", "vLLM …, or CUDA …"),
     ],
 )
 def test_what_is_absolute_goes(text: str, shown: str) -> None:
@@ -56,6 +73,8 @@ def test_what_is_absolute_goes(text: str, shown: str) -> None:
         "p90 not reported (n = 12 per boot, 36 needed)",
         "only 3 of 60 requests could be paired and/or kept",
         "setting cudagraph_mode=PIECEWISE",
+        "in load.also of experiment.toml; A/A, TTFT/TPOT, v0/v1, v0.aa and p50/p90",
+        "firsttoken 0.1.0: it may take 3 of 5 blocks, e.g. 12 % more tokens a step",
         "acceptance length 2.99 → 3.95",
         "unstable: 1 of 1 boots failed: exit code 1",
     ],
@@ -220,3 +239,61 @@ def test_the_run_behind_a_relative_report_holds_no_secret_to_print(tmp_path: Pat
     assert "environment" not in made.run.manifest
     told = repr((made.run.manifest, [boot.facts for boot in made.run.boots], made.arms, made.warnings))
     assert not [secret for secret in SECRETS.values() if secret in told]
+
+
+# --- Lines that rest on milliseconds tell the latency.
+
+NEAR = {"chat": 8.0, "json_extraction": 8.0, "rag_long": 9.0, "short_qa": 7.0}
+SPLIT = {"chat": -0.9, "json_extraction": -0.9, "rag_long": -0.2, "short_qa": 4.0}
+
+
+@pytest.mark.parametrize("blocks", [1, 5])
+def test_a_line_that_rests_on_milliseconds_is_left_out_with_what_follows_from_it(tmp_path: Path, blocks: int) -> None:
+    """5 ms at a baseline of 8 ms are a line of −63 %, and 5 ms / 0.63 is the latency."""
+    path = Synthetic({"v1": Effect(ttft=SPLIT)}, ttft_ms=NEAR, blocks=blocks, rule="").write(tmp_path / "run")
+    whole = judge(read_run(path), load_experiment(path / RULE))
+    item = whole.arms[0].measures[0]
+    assert item.line < math.log(0.5)
+    known = [item.line, *(part.line for part in item.classes)]
+    lines = {f"{-100 * math.expm1(line):.{digits}f}" for line in known for digits in (1, 2)}
+    forms = [format_report(whole, relative=True), format_markdown(whole, relative=True)]
+    forms += [shown(render_page(whole, static=True, relative=True)), *_texts(relative_report(whole))]
+    document = relative_document(verdict_document(whole), whole)
+    forms.append(json.dumps(document))
+    assert not [line for line in lines for form in forms if line in form]
+    measure = document["arms"][0]["measures"][0]
+    assert (measure["line"], measure["p_not_material"]) == (None, None)
+    assert {part["line"] for part in measure["classes"]} == {None}
+    assert all(split["line"]["share"] is None for split in document["arms"][0]["split"])
+    assert document["arms"][0]["measures"][1]["line"] == pytest.approx(-0.03)  # a share, and nobody's latency
+    if blocks > 1:
+        assert [split["measure"] for split in document["arms"][0]["split"]] == ["ttft"]
+        assert "the line: " not in squeeze(forms[0])
+        assert "here …, as it would tell the latency" in squeeze(forms[0])
+        assert "the line: v1 alone" in squeeze(format_report(whole))
+
+
+def _texts(report: Report) -> list[str]:
+    arms = [text for arm in report.arms for text in arm.verdict.reasons]
+    charts = [panel.alt + json.dumps(panel.spec) for panel in effects(report).panels]
+    return [*arms, *(re.sub(r"gain −3\.0", "", chart) for chart in charts)]
+
+
+def test_a_line_that_is_a_share_stays(tmp_path: Path) -> None:
+    path = Synthetic({"v1": Effect(ttft=-0.1)}).write(tmp_path / "run")
+    whole = judge(read_run(path), load_experiment(path / RULE))
+    rag = next(part for part in relative_report(whole).arms[0].measures[0].classes if part.name == "rag_long")
+    assert (rag.line_left_out, rag.line) == (False, math.log1p(-0.02))  # at 1.5 s milliseconds ask for less
+
+
+def test_every_form_says_that_the_words_of_people_are_printed(published: dict[str, str]) -> None:
+    for form in ("table", "markdown", "page", "static page"):
+        assert "that people wrote are printed" in squeeze(shown(published[form]))
+
+
+def test_what_was_never_seen_is_bounded_and_a_bound_tells_the_number_of_arrivals() -> None:
+    seen = {1: 40.0, 2: 20.0, 3: 10.0}
+    assert never_above(seen) == "never above 3 (0 of 70 arrivals, so at most 4.2 %)"
+    assert never_above(seen, relative=True) == "never above 3 in what was recorded"
+    assert never_above({1: 0.6, 3: 0.4}) == "never above 3"
+    assert never_above({1: 10**6}) == "never above 1 (0 of 1000000 arrivals, so at most 0.000 %)"

@@ -64,7 +64,8 @@ def test_the_load_is_told_as_it_was_played(tmp_path: Path) -> None:
     assert (
         "Load observed: recorded busy periods, 60 of 1200 requests per boot, idle gaps cut to 5.00 s; arrivals at "
         "c = 1 to 3 as planned: c=1 60 %, c=2 30 %, c=3 10 %. The profile's: c=1 60 %, c=2 30 %, c=3 10 %, never above "
-        "3. 12 % of the requests have no known session and arrive on their own Lines"
+        "3 (0 of 1000 arrivals, so at most 0.3 %). 12 % of the requests have no known session and arrive on their own "
+        "Lines"
     ) in shown
 
 

@@ -317,7 +317,7 @@ def test_chance_of_a_difference_falls_with_its_size() -> None:
 
 
 def test_settle_multiplies_blocks_by_the_hours_of_a_block() -> None:
-    found = settle([open_at(-0.02, 5, 0.023)], [], blocks=5, hours_per_block=5 / 3, alpha=0.05)
+    found = settle([open_at(-0.02)], [], blocks=1, hours_per_block=5 / 3, alpha=0.05)
     assert found is not None
     assert (found.blocks, found.hours) == (6, 10.0)
 

@@ -102,7 +102,12 @@ def test_the_rule_may_let_the_mix_decide_a_split() -> None:
     found = decide(Evidence("v3", "v0", SPLIT, mixed_action="adopt-on-mix"))
     assert (found.word, found.action) == ("workload-dependent", "adopt v3: the rule lets the mix decide")
     unguarded = Evidence("v3", "v0", SPLIT, guards=(guard("ttft_p90", "not shown"),), mixed_action="adopt-on-mix")
-    assert decide(unguarded).action.startswith("keep v0")
+    assert decide(unguarded).action == "keep v0: the mix would decide for v3, but adopt is blocked"
+    costly = (measure("ttft", ("no gain", "worse")), SPLIT[1])
+    assert decide(Evidence("v3", "v0", costly, mixed_action="adopt-on-mix")).word == "reject"
+    level = (measure("ttft", ("no gain", "no worse")), replace(SPLIT[1], zone="no gain"))
+    rejected = decide(Evidence("v3", "v0", level, mixed_action="adopt-on-mix"))
+    assert rejected.action == "keep v0: the rule lets the mix decide, and on the mix alone v3 is rejected"
 
 
 def test_first_hit_wins_and_all_reasons_are_listed() -> None:
@@ -146,6 +151,22 @@ def test_first_hit_wins_and_all_reasons_are_listed() -> None:
 )
 def test_adopt_needs_every_deciding_guard_and_no_advisory_one(found: GuardFinding, word: str) -> None:
     assert decide(replace(evidence(GAIN, GAIN), guards=(found,))).word == word
+
+
+def test_a_guard_that_is_proven_worse_is_never_told_as_not_shown() -> None:
+    both = (guard("throughput@c=8", "fail"), guard("ttft_p90", "not shown"))
+    found = decide(replace(evidence(GAIN, GAIN), guards=both))
+    assert found.reasons[0] == "guard throughput@c=8 is proven worse"
+    assert found.reasons[1].endswith("adopt is blocked: guard not shown: ttft_p90)")
+    alone = decide(replace(evidence(GAIN, GAIN), guards=both[:1]))
+    assert (alone.word, "not shown" in " ".join(alone.reasons)) == ("reject", False)
+
+
+@pytest.mark.parametrize("too_few", [(), ("too few blocks",)])
+def test_what_blocks_adopt_stands_once_among_the_reasons_of_an_open_arm(too_few: tuple[str, ...]) -> None:
+    for ttft in (GAIN, ("open", "no worse")):
+        found = decide(replace(evidence(ttft, GAIN), too_few=too_few, blockers=("cached tokens differ",)))
+        assert (found.word, " ".join(found.reasons).count("cached tokens differ")) == ("inconclusive", 1)
 
 
 def test_a_blocker_forbids_adopt_and_changes_no_reject() -> None:

@@ -306,5 +306,5 @@ def test_a_version_that_reads_the_same_rule_otherwise_does_not_go_on_with_it(fol
     document["tool"] = "firsttoken 0.0.1"
     write_whole(manifest, orjson.dumps(document))
     for amend in (None, WHY):
-        with pytest.raises(UsageError, match="reads the same experiment.toml otherwise than firsttoken 0.0.1"):
+        with pytest.raises(UsageError, match=r"reads the same experiment.toml otherwise than firsttoken 0.0.1"):
             unbooted.replay(path, folder / "run", resume=True, amend=amend)

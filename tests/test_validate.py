@@ -9,12 +9,16 @@ import orjson
 import pytest
 from click.testing import CliRunner
 from recorded import write_profile
-from synthetic_run import Effect, Synthetic
+from synthetic_run import Effect, Synthetic, with_windows
 
+from analysis.document import verdict_document
+from analysis.judge import judge
 from profiles.errors import FirsttokenError, FormatError, RuleError, UsageError
+from profiles.experiment import load_experiment
 from profiles.files import append_line, sha256_of, write_document
 from profiles.planned import read_facts
 from profiles.profile import read_profile
+from profiles.runs import BootFacts, read_run
 from profiles.starter import starter
 from profiles.validate import validate
 from profiles.validate_cli import validate as command
@@ -27,8 +31,15 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     profile = write_profile(folder / "profile", ["json", "rag", "qa"] * 14)
     text = starter(read_facts(read_profile(profile)), path="profile", engine="vllm")
     (folder / "experiment.toml").write_text(text, encoding="utf-8")
-    Synthetic({"v1": Effect()}, blocks=3, requests=40).write(folder / "run")
+    run = Synthetic({"v1": Effect()}, blocks=3, requests=40, edit_boot=silent_at_8).write(folder / "run")
+    report = judge(read_run(run), load_experiment(run / "experiment.toml"))
+    write_document(run / "verdict.json", verdict_document(report))
     return folder
+
+
+def silent_at_8(facts: BootFacts) -> BootFacts:
+    """The synthetic window at c = 8 has sums and no requests."""
+    return with_windows(facts, "closed-c8", requests=0)
 
 
 @pytest.fixture
@@ -95,6 +106,50 @@ def test_telemetry_and_functional_probes_are_read_too(copy: Path) -> None:
     append_line(boot / "functional.jsonl", {"nothing": "of the kind"})
     with pytest.raises(FormatError, match=r"functional\.jsonl:1"):
         validate(copy / "run")
+
+
+def test_a_boot_that_lost_outcomes_is_told(copy: Path) -> None:
+    outcomes = min((copy / "run" / "boots").glob("*/outcomes.jsonl"))
+    lines = outcomes.read_bytes().splitlines(keepends=True)
+    outcomes.write_bytes(b"".join(lines[:30]))
+    with pytest.raises(FormatError, match=r"holds 6 outcomes of closed-c2, and boot\.json counts 12") as caught:
+        validate(copy / "run")
+    assert caught.value.path == outcomes
+    # What a boot that failed holds is as much as it came to.
+    boot = outcomes.parent / "boot.json"
+    document = orjson.loads(boot.read_bytes())
+    write_document(boot, document | {"status": "failed", "reason": "it died"})
+    validate(copy / "run")
+    write_document(boot, document)
+    outcomes.write_bytes(b"".join(lines))
+    validate(copy / "run")
+
+
+def test_a_verdict_is_told_by_its_arms(copy: Path) -> None:
+    path = copy / "run" / "verdict.json"
+    assert validate(path).endswith(f"firsttoken/verdict version 1: 1 arm, 1 reject; sha256 {sha256_of(path)}")
+    document = orjson.loads(path.read_bytes())
+    for broken, problem in (
+        (document | {"version": 7}, "version 7 cannot be read"),
+        (document | {"format": "other/thing"}, "other/thing"),
+        (document | {"arms": None}, "its key arms is missing or no list"),
+        (document | {"arms": [{"arm": "v1"}]}, r"arms\[0\]\.verdict is missing or no word"),
+    ):
+        write_document(path, broken)
+        with pytest.raises(FormatError, match=problem):
+            validate(path)
+    path.write_bytes(b'{"format": "firsttoken/verdict", "version": 1, "arms": [NaN]}')
+    with pytest.raises(FormatError, match="not JSON"):
+        validate(path)
+
+
+def test_the_rule_of_a_run_is_read_without_the_profile_that_it_came_from(copy: Path) -> None:
+    path = copy / "run" / "experiment.toml"
+    assert "; the rule of a run, not held against its profile; sha256 " in validate(path)
+    text = path.read_text(encoding="utf-8")
+    path.write_text(text.replace("margin = 0.10", "margin = 0.20"), encoding="utf-8")
+    with pytest.raises(FormatError, match="its meaning was changed after the run began"):
+        validate(path)
 
 
 def test_a_line_that_a_kill_cut_off_is_no_fault(copy: Path) -> None:
@@ -165,7 +220,7 @@ def test_a_rule_that_changed_after_the_first_boot_is_told(copy: Path) -> None:
     [
         (lambda path: None, "no such file or directory"),
         (lambda path: path.mkdir(), "manifest.json: no such file"),
-        (lambda path: path.write_text("{}"), "neither a directory nor a .toml file"),
+        (lambda path: path.write_text("{}"), "neither a directory nor a .toml or .json file"),
         (lambda path: _manifest(path, b"[]"), "its format is None, which is no artefact"),
         (lambda path: _manifest(path, b'{"format": "other/thing"}'), "its format is 'other/thing'"),
         (lambda path: _manifest(path, b"{"), "not JSON"),

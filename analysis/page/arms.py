@@ -3,7 +3,9 @@
 from collections.abc import Iterator
 
 from analysis.acceptance_gain import acceptance_gain_lines
+from analysis.arm_points import clean_log, discard_lines
 from analysis.crossover import crossover_lines
+from analysis.described import rates_role
 from analysis.findings import ArmReport, Report
 from analysis.functional.guard import functional_lines
 from analysis.lines import format_estimate
@@ -55,8 +57,7 @@ def _ladder(arm: ArmReport, report: Report) -> Iterator[str]:
         for item in arm.step.measures:
             shown = f"{item.title} {format_estimate(item.estimate)}, {item.zone}"
             yield f"this step alone, against {arm.step.against}: {shown}"
-    for block, reason in arm.discarded_pairs:
-        yield f"block {block} discarded: {reason}"
+    yield from discard_lines(arm)
     for item in arm.measures:
         if item.coverage is not None and item.coverage < 1:
             yield f"{item.title} covers {format_percent(item.coverage, 0)} of the paired requests"
@@ -67,7 +68,7 @@ def _log(arm: ArmReport, report: Report) -> Iterator[Lines]:
     if not report.cold:
         yield Lines("Boot log", ["not seen, the engine was up already"])
     elif log.clean:
-        yield Lines("Boot log", ["no fallback line that the baseline lacks"])
+        yield Lines("Boot log", [clean_log(log)])
     yield Lines("Boot log, new fallback lines", log.new, code=True)
     yield Lines("Boot log, other new lines", log.noted, code=True)
     yield Lines(
@@ -117,9 +118,12 @@ def _throughput(place: int, arm: ArmReport, relative: bool) -> Table:
         rows.append([*where, *length, *rates, *estimate_cells(item.estimate)])
     absolute = [] if relative else ["window", "tokens/s, baseline", "tokens/s, arm"]
     head = ("class", "c", *absolute, "change", "low", "high")
-    return Table(
-        f"throughput-{place}", "Output tokens per second at a fixed c; describes, decides nothing.", head, rows
-    )
+    roles = {item.c: rates_role(arm, item.c) for item in arm.shown.throughput}
+    if len(set(roles.values())) == 1:
+        told = next(iter(roles.values()))
+    else:
+        told = "; ".join(f"at c = {c}: {role}" for c, role in roles.items())
+    return Table(f"throughput-{place}", f"Output tokens per second at a fixed c; {told}.", head, rows)
 
 
 def _rate(tokens_per_s: float) -> Cell:

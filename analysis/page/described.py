@@ -83,7 +83,7 @@ def sweeps(report: Report) -> Section:
         columns = ("arm", "class", "measure", *(f"c = {c}" for c in levels_swept))
         said = "Relative changes at each level of the sweep, with intervals."
         tables.append(Table("sweep-numbers", said, columns, rows))
-    why = "" if panels else 'This run has no sweep; the rule asks for one with "sweep c=1..8" in load.also.'
+    why = "" if panels else 'This run has no sweep. With also = ["sweep c=1..8"] in [load], a rule asks for one.'
     if any(len(_classes(arm)) > MOST_CLASSES for arm in report.arms):
         why = f"Drawn are the mix and the {MOST_CLASSES} classes that change most; the table has all."
     return Section("crossover", "Low-concurrency crossover", how, panels, tables, why)

@@ -31,6 +31,7 @@ from analysis.page.parts import (
     text,
 )
 from analysis.stats import Direction
+from profiles.experiment_checks import guard_parts, measure_parts
 
 SWEEP: Final = "sweep"
 _DIRECTIONS: Final[Mapping[str, Direction]] = {"gain": "gain", "open": "open"}
@@ -60,7 +61,8 @@ def effects(report: Report) -> Section:
             if item.measure == rule.name
         ]
         found = [item for arm in report.arms for item in arm.measures if item.measure == rule.name]
-        line = next((item.line for item in found if math.isfinite(item.line)), -math.inf)
+        told = [item.line for item in found if math.isfinite(item.line) and not item.line_left_out]
+        line = next(iter(told), -math.inf)
         limit = math.log1p(-rule.margin if higher else rule.margin)
         panel = forest(title, effects_of, line, limit, higher=higher)
         panels += [panel] if panel else []
@@ -79,8 +81,9 @@ def effects(report: Report) -> Section:
     how = (
         "Each line is an interval, its mark the estimate; of TTFT and TPOT less is faster. An arm gains where its whole"
         " interval lies beyond the dashed line, and is no worse where it lies short of the dotted one. The row of an"
-        " arm (bold) is the recorded mix; below it its classes, with simultaneous intervals. The A/A row is the noise"
-        " of the bench, at 99 % over all measures. An arrow: the interval goes on."
+        " arm (bold) is the recorded mix; below it its classes, with simultaneous intervals. A class has lines of its"
+        " own, a tick on each side: milliseconds that the rule asks for are laid on at the mean of the class. The A/A"
+        " row is the noise of the bench, at 99 % over all measures. An arrow: the interval goes on."
     )
     head = ("arm", "measure", "class", *_CHANGE, "reads as")
     table = Table("effects", "Relative changes; −0.05 is 5 % less.", head, rows)
@@ -95,7 +98,8 @@ def _effects(arm: ArmReport, measure: str) -> Iterator[Effect]:
             lost: Direction = "loss" if item.no_worse == "worse" else "open"
             yield Effect(arm.arm, FOREST_MIX, item.estimate, _DIRECTIONS["gain"] if item.zone == "gain" else lost)
             for part in item.classes:
-                yield Effect(part.name, CLASS, part.estimate, part.direction)
+                own = None if part.line_left_out else part.line
+                yield Effect(part.name, CLASS, part.estimate, part.direction, own)
 
 
 def distributions(report: Report) -> Section:
@@ -179,6 +183,11 @@ def block_differences(report: Report) -> Section:
         " mean boots of two kinds, a slope means drift that the blocks did not take out. The verdict is a t interval"
         " over these marks."
     )
+    if copy and str(copy) in known:
+        how += (
+            f" An arm is held against the mean of both boots of {report.baseline}, {copy} against the other one alone:"
+            " its marks scatter more."
+        )
     head = ("arm", "measure", *(f"block {block}" for block in range(1, planned + 1)))
     table = Table("block-numbers", "Relative changes of each block on the recorded mix.", head, rows)
     why = "" if panels else "No block can be compared."
@@ -228,6 +237,13 @@ def load(report: Report) -> Section:
     )
 
 
+def _decided_at(report: Report) -> set[int]:
+    """Levels of measures and of deciding guards that have a c of their own."""
+    rules = [measure_parts(rule.name) for rule in report.experiment.file.measure]
+    rules += [guard_parts(item.metric) for arm in report.arms for item in arm.guards if item.role == "deciding"]
+    return {int(parts["c"]) for parts in rules if parts and "c" in parts}
+
+
 def _marked(report: Report) -> dict[int, str]:
     """Level → what the run did there. At the recorded pace the levels of the operating point decide."""
     manifest = report.run.manifest
@@ -240,4 +256,5 @@ def _marked(report: Report) -> dict[int, str]:
         elif c and window.get("kind") in ("closed", SWEEP):
             advises = ADVISES if window["kind"] == "closed" else SWEEP
             roles[c] = roles[c] if roles.get(c) in (DECIDES, ADVISES) else advises
+    roles.update(dict.fromkeys(_decided_at(report) & roles.keys(), DECIDES))
     return dict(sorted(roles.items()))

@@ -12,9 +12,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
+from analysis.arm_points import zone_words
 from analysis.findings import ArmReport, Report
 from analysis.guards import relative as changes
-from analysis.heading import fixed
+from analysis.heading import fixed, reference_note
 from analysis.measures import title_of
 from analysis.next_steps import next_steps
 from analysis.outcome import outcome
@@ -25,7 +26,8 @@ from analysis.page.parts import NONE, Cell, Section, Words, change, interval
 from analysis.page.run import amendments, bench_lines, environment, lists, looks, rule_text
 from analysis.page.script import begin_bundle, data_json, drawing, packed, policy
 from analysis.page.svg import picture
-from analysis.relative import relative_report, scrub, words_of
+from analysis.relative import AUTHORS_WORDS, relative_report, words_of
+from analysis.scrub import scrub
 from analysis.split.shown import best_split_lines
 from analysis.table import level
 from profiles.charts.style import COLOURS, Spec, complete, plain
@@ -118,6 +120,7 @@ def render_page(report: Report, *, static: bool = False, relative: bool = False)
         titles=[title_of(rule.name) for rule in experiment.file.measure],
         level=f"{level(report)} %",
         rows=[_verdict_row(place, arm, tell, report.relative) for place, arm in enumerate(report.arms, start=1)],
+        reference=reference_note(report),
         aa=_aa(report),
         bench=bench_lines(report, tell),
         sections=drawn,
@@ -174,6 +177,8 @@ def _draw(section: Section, specs: list[Spec]) -> list[Picture]:
 def _banners(report: Report, tell: Words) -> list[tuple[str, str, str]]:
     """Kind, title, sentence: what must be known before any number."""
     banners = [("invalid", "Invalid run", tell(reason)) for reason in report.invalid]
+    if report.relative:
+        banners.append(("relative", "Relative figures only", f"{AUTHORS_WORDS[:1].upper()}{AUTHORS_WORDS[1:]}."))
     if report.simulated:
         banners.append(("simulated", "Simulated engine", "No number here is about hardware."))
     if report.post_hoc:
@@ -192,7 +197,7 @@ def _verdict_row(place: int, arm: ArmReport, tell: Words, relative: bool) -> Ver
     for item in arm.measures:
         mean, _, _ = changes(item.estimate)
         shown = interval(item.estimate) if item.estimate is not None else ""
-        cells.append((item.title, change(mean), shown, f"{item.zone}, {item.no_worse}"))
+        cells.append((item.title, change(mean), shown, zone_words(item)))
     settle = ""
     if arm.settle is not None:
         hours = "" if relative else f" = {format_duration(arm.settle.hours * 3600e9)} of machine time"

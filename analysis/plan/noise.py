@@ -15,15 +15,13 @@ from analysis.bench import make_bench
 from analysis.course import hours_per_block
 from analysis.faults import count_errors
 from analysis.measured import measured, pairs_at
-from analysis.settle import ASSUMED_BLOCK_SD, ASSUMED_QUANTILE_SD
+from analysis.settle import ASSUMED_BLOCK_SD, ASSUMED_QUANTILE_SD, BOTH_BOOTS
 from analysis.throughput import throughput_differences
 from profiles.errors import UsageError
 from profiles.experiment import Experiment, GuardRule, load_experiment
 from profiles.experiment_checks import guard_parts
 from profiles.runs import DONE, RULE, Run
 
-# Variance of arm − mean of two boots, against that of one boot − another: 3/2 of 2.
-BOTH_BOOTS: Final = math.sqrt(0.75)
 # Assumptions of the reference simulation, where nothing was measured: how much a class differs from boot to boot beside
 # its boot, and how much one request does.
 CLASS_BOOT_SD: Final = 0.006

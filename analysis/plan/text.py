@@ -153,12 +153,18 @@ def _alone(plan: Plan) -> Iterator[str]:
 def _alone_line(measure: MeasurePlan) -> str:
     better, worse = ("+", "−") if measure.higher else ("−", "+")
     size = math.expm1(-measure.line) if measure.higher else -math.expm1(measure.line)
-    line = f"{better}{100 * size:.1f} %" if math.isfinite(measure.line) else "none"
-    gain = f"{better}{100 * measure.smallest_gain:.1f} %" if measure.smallest_gain is not None else "never"
-    loss = f"{worse}{100 * measure.smallest_loss:.1f} %" if measure.smallest_loss is not None else "never"
+    line = _signed(better, size) if math.isfinite(measure.line) else "none"
+    gain = _signed(better, measure.smallest_gain) if measure.smallest_gain is not None else "never"
+    loss = _signed(worse, measure.smallest_loss) if measure.smallest_loss is not None else "never"
     wanted = f"{measure.blocks_for_wanted} blocks" if measure.blocks_for_wanted is not None else "no design"
     name = f"{TITLES.get(measure.name, measure.name)}, sd {format_percent(measure.sd, 2)}"
     return f"{name:24}{line:>8}{gain:>9}{loss:>9}{_share(measure.null_rejected):>12}  {wanted}"
+
+
+def _signed(sign: str, size: float) -> str:
+    """`−2.0 %`; nothing has no sign."""
+    shown = format_percent(abs(size))
+    return shown if shown == format_percent(0.0) else f"{sign}{shown}"
 
 
 def _guards(plan: Plan) -> Iterator[str]:

@@ -57,6 +57,7 @@ def _choices(found: Sequence[ClassChoice]) -> list[dict[str, Any]]:
     return [
         {
             "class": item.workload,
+            "level": 1 - 2 * item.alpha,
             "arm": item.arm,
             "share": item.share,
             "same_choice_in_blocks": item.held,
@@ -81,7 +82,8 @@ def split_lines(found: Sequence[WorkloadSplit]) -> Iterator[str]:
             f"split: {_who(item.choices)}: {worth} on the recorded mix, if each had a machine of its own; "
             f"{item.arm} for all {_mean(item.whole)}{_others(item.beside)}{_unsure(item.choices)}"
         )
-        yield _line_text(item)
+        if not item.line_left_out:
+            yield _line_text(item)
     if found:
         yield f"limits of the split: {'; '.join(found[0].limits)}"
 

@@ -38,6 +38,7 @@ class ClassChoice:
     estimate: Estimate | None  # that arm against the baseline, on this class
     held: int = 0
     blocks: int = 0
+    alpha: float = stats.ALPHA  # one-sided, of the estimate
 
     @property
     def sure(self) -> bool:
@@ -67,6 +68,7 @@ class WorkloadSplit:
     share_now: float  # of the gaining classes
     material: float | None  # the line itself as a relative change at the mix of today; None: no gain can be material
     limits: tuple[str, ...]  # what these numbers cannot know: memory for two engines, another c in each, caches
+    line_left_out: bool = False  # it tells a latency, and this is for other eyes
 
 
 @dataclass(frozen=True, slots=True)
@@ -163,6 +165,7 @@ def _judged(
             estimate=None if final[row] == 0 else _estimate(candidates[final[row], row], alpha),
             held=int((held_out[row] == final[row]).sum()),
             blocks=candidates.shape[2],
+            alpha=alpha,
         )
         for row, name in enumerate(names)
     )

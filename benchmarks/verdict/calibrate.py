@@ -126,10 +126,14 @@ def claims(found: Counts) -> list[Claim]:
         ),
         Claim("TTFT −5 % is found", words["ttft_5_faster", "adopt"], found.judged("ttft_5_faster"), 0.75, 1.0),
         Claim(
-            "the mixed arm is workload-dependent", words["mixed", "workload-dependent"], found.judged("mixed"), 0.8, 1.0
+            "the mixed arm is called workload-dependent",
+            words["mixed", "workload-dependent"],
+            found.judged("mixed"),
+            0.8,
+            1.0,
         ),
         Claim(
-            "a uniform arm is",
+            "a uniform arm is called so",
             sum(words[name, "workload-dependent"] for name in uniform),
             sum(map(found.judged, uniform)),
             0.0,

@@ -2,10 +2,11 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 
+from analysis.page.charts.labels import Frame, place_labels
 from analysis.page.charts.panel import SIGNED, WIDTH, Panel, percents, reference_line, say, shortened
 from analysis.stats import Estimate
 from profiles.charts.style import Spec, colour
@@ -14,6 +15,7 @@ LEAST_POINTS: Final = 4
 # A line through fewer classes than this says more about one of them than about all.
 LEAST_FITTED: Final = 6
 _LEFT: Final = 50
+_HEIGHT: Final = 210
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,7 +31,7 @@ def acceptance(arm: str, points: Sequence[Point]) -> Panel | None:
     """A scatter from four classes on, with a fitted line from six on. None below."""
     if len(points) < LEAST_POINTS:
         return None
-    values = [
+    values: list[dict[str, Any]] = [
         {
             "length": round(point.base_length, 4),
             "change": percents(point.estimate.mean),
@@ -49,11 +51,18 @@ def acceptance(arm: str, points: Sequence[Point]) -> Panel | None:
         "scale": {"domain": [lowest, highest], "nice": False, "zero": False},
         "axis": {"title": "mean acceptance length of the baseline", "tickCount": 5, "grid": False},
     }
+    bottom, top = min(value["low"] for value in values), max(value["high"] for value in values)
+    bottom, top = min(bottom, 0.0), max(top, 0.0)
+    edge = 0.06 * (top - bottom) or 1.0
+    bottom, top = bottom - edge, top + edge
     y: Spec = {
         "type": "quantitative",
+        "scale": {"domain": [bottom, top], "nice": False, "zero": False},
         "axis": {"title": "change of TPOT in %", "labelExpr": SIGNED, "tickCount": 5, "domain": False},
     }
     data = {"values": values}
+    frame = Frame(lowest, highest, bottom, top, WIDTH - _LEFT - 20, _HEIGHT)
+    labels = place_labels([(value["length"], value["change"], value["label"]) for value in values], frame)
     layers: list[Spec] = [
         reference_line(axis="y"),
         *_fitted(points, x, y),
@@ -67,14 +76,18 @@ def acceptance(arm: str, points: Sequence[Point]) -> Panel | None:
             "mark": {"type": "point", "filled": True, "opacity": 1, "size": 70, "color": colour("arrivals")},
             "encoding": {"x": x, "y": {"field": "change"} | y, "tooltip": {"field": "tip"}},
         },
-        {
-            "data": data,
-            "mark": {"type": "text", "align": "left", "dx": 8, "dy": -6, "fontSize": 11},
-            "encoding": {"x": x, "y": {"field": "change"} | y, "text": {"field": "label"}},
-        },
+        *(
+            {
+                "data": {"values": [{"at": at, "height": height, "label": name} for at, height, name, _ in held]},
+                "mark": {"type": "text", "align": align, "baseline": "middle", "fontSize": 11},
+                "encoding": {"x": x | {"field": "at"}, "y": {"field": "height"} | y, "text": {"field": "label"}},
+            }
+            for align in ("left", "right")
+            if (held := [label for label in labels if label[3] == align])
+        ),
     ]
     said = "; ".join(f"{point.workload} {point.base_length:.2f}, {say(point.estimate)}" for point in points)
-    spec: Spec = {"width": WIDTH - _LEFT - 20, "height": 210, "layer": layers}
+    spec: Spec = {"width": WIDTH - _LEFT - 20, "height": _HEIGHT, "layer": layers}
     return Panel(shortened(arm, 40), spec, f"Acceptance length of the baseline and change of TPOT of {arm}: {said}.")
 
 

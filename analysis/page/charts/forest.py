@@ -33,12 +33,16 @@ _LEAST_REACH: Final = 0.06
 
 @dataclass(frozen=True, slots=True)
 class Effect:
-    """One row: a log ratio, lower is better. Its name is that of an arm (`mix`, `copy`) or of a class."""
+    """One row: a log ratio, lower is better. Its name is that of an arm (`mix`, `copy`) or of a class.
+
+    `line` is the material line of a class; None where it has none to show.
+    """
 
     name: str
     kind: str
     estimate: Estimate | None
     direction: Direction
+    line: float | None = None
 
 
 def forest(title: str, rows: list[Effect], line: float, limit: float, *, higher: bool = False) -> Panel | None:
@@ -105,6 +109,7 @@ def forest(title: str, rows: list[Effect], line: float, limit: float, *, higher:
     layers: list[Spec] = [
         _separators(rows, y),
         *_lines(x, line, limit),
+        _ticks(rows, x, y, lowest, highest),
         {
             "data": {"values": values},
             "mark": {"type": "rule"},
@@ -187,6 +192,26 @@ def _separators(rows: list[Effect], y: Spec) -> Spec:
     data = {"values": [{"row": at} for at, row in enumerate(rows) if row.kind == MIX]}
     mark = {"type": "rect", "color": colour("gap"), "x": 0, "x2": "width", "height": {"band": 1}}
     return {"data": data, "mark": mark, "encoding": {"y": y}}
+
+
+def _ticks(rows: list[Effect], x: Spec, y: Spec, lowest: float, highest: float) -> Spec:
+    """The lines of the classes, a short stroke on the side of a gain and on that of a loss."""
+    values = [
+        {
+            "row": at,
+            "at": place,
+            "hue": colour(DIRECTION_COLOURS[name]),
+            "tip": f"{shortened(row.name, 60)}: its line of a {name} {format_change(place / 100)}",
+        }
+        for at, row in enumerate(rows)
+        if row.line is not None and row.estimate is not None and math.isfinite(row.line)
+        for name, place in (("gain", percents(row.line)), ("loss", percents(-row.line)))
+        if lowest <= place <= highest
+    ]
+    mark: Spec = {"type": "tick", "thickness": 1.2, "size": 11, "opacity": 1}
+    drawn: Spec = {"field": "hue", "type": "nominal", "scale": None}
+    encoding: Spec = {"y": y, "x": {"field": "at"} | x, "color": drawn, "tooltip": {"field": "tip"}}
+    return {"data": {"values": values}, "mark": mark, "encoding": encoding}
 
 
 def _lines(x: Spec, line: float, limit: float) -> list[Spec]:
