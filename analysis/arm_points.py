@@ -132,13 +132,18 @@ def clean_log(log: LogJudgement) -> str:
     return f"{said} but those that the rule allows" if log.allowed else said
 
 
-def _ladder(arm: ArmReport, report: Report) -> Iterator[str]:
+def sameness(arm: ArmReport, report: Report) -> Iterator[str]:
+    """That it was not booted to the end, or does what another arm does."""
     if arm.stopped:
         yield stopped_line(arm.stopped)
     if arm.log.changes_nothing:
         yield f"changes nothing the boot log shows against {arm.log.changes_nothing}: same backend, same scheduling"
     if arm.log.same_as_baseline and arm.log.changes_nothing != report.baseline:
         yield f"nothing in the boot log tells it from the baseline {report.baseline}"
+
+
+def _ladder(arm: ArmReport, report: Report) -> Iterator[str]:
+    yield from sameness(arm, report)
     if arm.step:
         parts = [f"{item.title} {format_estimate(item.estimate)} {item.zone}" for item in arm.step.measures]
         yield f"this step alone, against {arm.step.against}: {'; '.join(parts)}"

@@ -30,7 +30,7 @@ def described(arm: ArmReport, report: Report) -> list[str]:
         *acceptance_gain_lines(shown.acceptance_gain),
         *sensitivity_lines(shown.sensitivity),
         *parity_lines(shown.output_lengths),
-        *_points(arm, report),
+        *load_points(arm, report),
     )
     lines = [line for text in more for line in bullet(text)]
     lines += _throughput(arm, report)
@@ -45,7 +45,8 @@ def described(arm: ArmReport, report: Report) -> list[str]:
     return lines
 
 
-def _points(arm: ArmReport, report: Report) -> Iterator[str]:
+def load_points(arm: ArmReport, report: Report) -> Iterator[str]:
+    """How the arm met the recorded load, and what its boots left behind."""
     shown = arm.shown
     if shown.arrivals_at:
         met = next((check.baseline for check in report.bench if check.name == "arrivals" and check.baseline), None)

@@ -16,7 +16,7 @@ from profiles.caveats import caveats
 from profiles.charts.classes import ALL, class_rows, classes, level_groups
 from profiles.charts.course import course, drawn_gaps, gaps
 from profiles.charts.shares import row_name, shares, small_percent
-from profiles.charts.style import COLOURS, Spec, colour, complete, plain, render, thousands
+from profiles.charts.style import COLOURS, Spec, colour, complete, page_templates, plain, render, thousands
 from profiles.charts.weekly import WEEKDAYS, short_number, weekly
 from profiles.errors import UsageError
 from profiles.files import tool_version, write_whole
@@ -71,16 +71,7 @@ def render_picture(view: LoadView) -> str:
 
 def render_page(view: LoadView, *, title: str, inputs: Sequence[tuple[str, str]] = ()) -> str:
     """The page as text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    environment = page_templates(_TEMPLATES)
     environment.filters |= {
         "duration": format_duration,
         "percent": small_percent,

@@ -26,18 +26,21 @@ Whom it is asked:
 13. `bootlog`     known lines of an engine's log, by a table (`log_table`); what two boots print alike
                   (`log_signature`), and what was selected (`log_facts`)
 14. `metrics`     /metrics before and after, as counter deltas
+15. `functional`  a small fixed prompt set behind the load, never timed; `said` reads the answers
 
 What surrounds it:
 
-15. `telemetry`   clocks, power, memory and load once a second (`gpus`, `host`)
-16. `surroundings` what is no arm's fault; `discards` applies the rule to it; `caches` one policy for all arms; `memory`
+16. `telemetry`   clocks, power, memory and load once a second (`gpus`, `host`)
+17. `surroundings` what is no arm's fault; `discards` applies the rule to it; `caches` one policy for all arms; `memory`
 
 The run:
 
-17. `experiment`  blocks of arms in random order, resume, replacement of spoilt boots
-18. `rundir`      RUN/ on disk, append-only and synced
-19. `progress`    what a person sees meanwhile
-20. `simulator`   the embedded engine, a real process whose ground truth is known
+18. `experiment`  blocks of arms in random order, replacement of spoilt boots, looks; `standing` what is still to boot,
+                  `resume` a run that was stopped, or whose rule was amended
+19. `rundir`      RUN/ on disk, append-only and synced
+20. `progress`    what a person sees meanwhile
+21. `simulator`   the embedded engine, a real process whose ground truth is known
 
-`clock` is the only module here that reads a clock. `cli` holds `replay`, `selftest_cli` holds `selftest`.
+`clock` is the only module here that reads a clock. `cli` holds `replay`, `selftest_cli` holds `selftest`, and `doctor`
+looks at the machine before a run.
 """

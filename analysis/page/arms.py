@@ -3,14 +3,12 @@
 from collections.abc import Iterator
 
 from analysis.acceptance_gain import acceptance_gain_lines
-from analysis.arm_points import clean_log, discard_lines
+from analysis.arm_points import clean_log, discard_lines, sameness
 from analysis.crossover import crossover_lines
-from analysis.described import rates_role
+from analysis.described import load_points, rates_role
 from analysis.findings import ArmReport, Report
 from analysis.functional.guard import functional_lines
 from analysis.lines import format_estimate
-from analysis.looks import stopped_line
-from analysis.operating_point import format_levels
 from analysis.page.parts import Cell, Details, Lines, Table, Words, change, estimate_cells, number, share, text
 from analysis.parity import parity_lines
 from analysis.sensitivity import sensitivity_lines
@@ -38,7 +36,7 @@ def _details(place: int, arm: ArmReport, report: Report, tell: Words) -> Details
         Lines("Acceptance against gain", [*acceptance_gain_lines(shown.acceptance_gain)]),
         Lines("Crossover", [*crossover_lines(shown.crossover)]),
         Lines("If the looks were not declared", [*(anytime_lines(arm.measures) if report.course.undeclared else ())]),
-        Lines("Load and remarks", [*_load(arm, report)]),
+        Lines("Load and remarks", [*load_points(arm, report)]),
     ]
     lines = [Lines(part.title, [tell(row) for row in part.rows], part.code) for part in parts if part.rows]
     tables = [_guards(place, arm, tell)] if arm.guards else []
@@ -47,12 +45,7 @@ def _details(place: int, arm: ArmReport, report: Report, tell: Words) -> Details
 
 
 def _ladder(arm: ArmReport, report: Report) -> Iterator[str]:
-    if arm.stopped:
-        yield stopped_line(arm.stopped)
-    if arm.log.changes_nothing:
-        yield f"changes nothing the boot log shows against {arm.log.changes_nothing}: same backend, same scheduling"
-    if arm.log.same_as_baseline and arm.log.changes_nothing != report.baseline:
-        yield f"nothing in the boot log tells it from the baseline {report.baseline}"
+    yield from sameness(arm, report)
     if arm.step:
         for item in arm.step.measures:
             shown = f"{item.title} {format_estimate(item.estimate)}, {item.zone}"
@@ -82,17 +75,6 @@ def _cached(arm: ArmReport) -> Iterator[str]:
         ours, theirs = (format_percent(part) for part in arm.cached)
         by = {"counters": ", by the engine's counters", "windows": ", by the sums of the windows"}
         yield f"cached prompt tokens {ours}, baseline {theirs}{by.get(arm.shown.cached_source or '', '')}"
-
-
-def _load(arm: ArmReport, report: Report) -> Iterator[str]:
-    shown = arm.shown
-    if shown.arrivals_at:
-        met = next((check.baseline for check in report.bench if check.name == "arrivals" and check.baseline), None)
-        theirs = f"; those of {report.baseline} {format_levels(met)}" if met else ""
-        yield f"its requests met {format_levels(shown.arrivals_at)}{theirs}"
-    if shown.queue:
-        yield shown.queue
-    yield from (f"remark: {remark}" for remark in shown.remarks)
 
 
 def _guards(place: int, arm: ArmReport, tell: Words) -> Table:

@@ -30,7 +30,7 @@ from analysis.relative import AUTHORS_WORDS, relative_report, words_of
 from analysis.scrub import scrub
 from analysis.split.shown import best_split_lines
 from analysis.table import level
-from profiles.charts.style import COLOURS, Spec, complete, plain
+from profiles.charts.style import COLOURS, Spec, complete, page_templates, plain
 from profiles.errors import UsageError
 from profiles.files import tool_version, write_whole
 from profiles.units import format_duration, format_percent
@@ -86,7 +86,6 @@ def write_page(report: Report, path: Path, *, static: bool = False, relative: bo
 
 def render_page(report: Report, *, static: bool = False, relative: bool = False) -> str:
     """The page as text."""
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
     from markupsafe import Markup
 
     if not static:
@@ -99,14 +98,7 @@ def render_page(report: Report, *, static: bool = False, relative: bool = False)
     drawn = [(section, _draw(section, specs)) for section in sections]
     bundle = None if static else begin_bundle().result()
     experiment = report.experiment
-    jinja = Environment(
-        loader=FileSystemLoader(_TEMPLATES),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    jinja = page_templates(_TEMPLATES)
     jinja.filters |= {"plain": plain, "bound": _bound}
     return jinja.get_template("report.html.j2").render(
         policy=policy(bundle.script, drawing()) if bundle else policy(),

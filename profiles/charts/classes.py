@@ -1,10 +1,9 @@
 """At which c the arrivals of each class come: one bar per class, the busy ones first."""
 
-import json
 from collections.abc import Mapping
 from typing import Final
 
-from profiles.charts.style import RAMP, WIDTH, Spec, colour, on_ramp, plain, thousands
+from profiles.charts.style import RAMP, WIDTH, Spec, colour, named_rows, on_ramp, plain, thousands
 from profiles.histogram import format_levels
 from profiles.view import LoadView
 
@@ -46,19 +45,7 @@ def classes(view: LoadView) -> Spec | None:
                 )
             left += share
     beside = 24 + _CHAR * max(map(len, names))
-    y = {
-        "field": "row",
-        "type": "nominal",
-        "scale": {"domain": [*range(len(rows))], "padding": 0},
-        "axis": {
-            "domain": False,
-            "ticks": False,
-            "labelPadding": 8,
-            "title": None,
-            "labelExpr": f"{json.dumps(names)}[datum.value]",
-            "minExtent": beside,
-        },
-    }
+    y = named_rows(names, beside)
     x = {"type": "quantitative", "axis": None, "scale": {"domain": [0, 1], "nice": False}}
     key = {
         "scale": {

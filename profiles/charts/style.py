@@ -1,8 +1,14 @@
-"""Colours and fonts of all charts, and a specification as SVG text."""
+"""Colours and fonts of all charts and pages, and a specification as SVG text."""
 
+import json
 import re
+from collections.abc import Sequence
 from html import escape
-from typing import Any, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+if TYPE_CHECKING:
+    from jinja2 import Environment
 
 type Spec = dict[str, Any]
 
@@ -58,6 +64,38 @@ def plain(text: str) -> str:
 def thousands(count: int) -> str:
     """`20 766`, with a space that does not break."""
     return f"{count:,}".replace(",", "\N{NARROW NO-BREAK SPACE}")
+
+
+def named_rows(names: Sequence[str], beside: int, **axis: Any) -> Spec:
+    """A y channel of rows 0, 1, … with these names beside them, in `beside` pixels. `axis` adds to its axis."""
+    return {
+        "field": "row",
+        "type": "nominal",
+        "scale": {"domain": [*range(len(names))], "padding": 0},
+        "axis": {
+            "domain": False,
+            "ticks": False,
+            "labelPadding": 8,
+            "title": None,
+            "labelExpr": f"{json.dumps([*names])}[datum.value]",
+            "minExtent": beside,
+            **axis,
+        },
+    }
+
+
+def page_templates(folder: Path) -> "Environment":
+    """The templates of an HTML page: everything is escaped, and a name that is missing is an error."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+
+    return Environment(
+        loader=FileSystemLoader(folder),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
 
 
 def complete(spec: Spec, ground: str | None = None) -> Spec:

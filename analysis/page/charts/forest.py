@@ -19,7 +19,7 @@ from analysis.page.charts.panel import (
     shortened,
 )
 from analysis.stats import Direction, Estimate
-from profiles.charts.style import Spec, colour
+from profiles.charts.style import Spec, colour, named_rows
 from profiles.units import format_change
 
 MIX: Final = "mix"
@@ -56,27 +56,18 @@ def forest(title: str, rows: list[Effect], line: float, limit: float, *, higher:
     names = [shortened(row.name) for row in rows]
     left = room_for(names)
     lowest, highest = _domain(shown, line, limit)
-    y: Spec = {
-        "field": "row",
-        "type": "nominal",
-        "scale": {"domain": [*range(len(rows))], "padding": 0},
-        "axis": {
-            "domain": False,
-            "ticks": False,
-            "labelPadding": 8,
-            "title": None,
-            "labelExpr": f"{json.dumps(names)}[datum.value]",
-            "minExtent": left,
-            "labelFontWeight": {
-                "condition": {
-                    "test": f"indexof({json.dumps([at for at, row in enumerate(rows) if row.kind == MIX])},"
-                    " datum.value) >= 0",
-                    "value": "bold",
-                },
-                "value": "normal",
+    y = named_rows(
+        names,
+        left,
+        labelFontWeight={
+            "condition": {
+                "test": f"indexof({json.dumps([at for at, row in enumerate(rows) if row.kind == MIX])},"
+                " datum.value) >= 0",
+                "value": "bold",
             },
+            "value": "normal",
         },
-    }
+    )
     better = "more" if higher else "less"
     x: Spec = {
         "type": "quantitative",

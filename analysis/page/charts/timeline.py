@@ -1,12 +1,11 @@
 """Every boot in its place: how long it booted, how long it was measured, what was discarded."""
 
-import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
 from analysis.page.charts.panel import Panel, key, room_for, shortened
-from profiles.charts.style import Spec, colour
+from profiles.charts.style import Spec, colour, named_rows
 from profiles.units import format_duration, format_percent
 
 BOOTING: Final = "booting"
@@ -48,20 +47,11 @@ def timeline(rows: Sequence[BootRow], *, relative: bool = False) -> Panel | None
     width = _WIDTH - left - _FIRST - _FLAGS
     unit, title = _unit(longest, relative)
     bars = [bar for at, row in enumerate(rows) for bar in _bars(at, row, unit, relative)]
-    y: Spec = {
-        "field": "row",
-        "type": "nominal",
-        "scale": {"domain": [*range(len(rows))], "padding": 0},
-        "axis": {
-            "domain": False,
-            "ticks": False,
-            "labelPadding": 8,
-            "title": None,
-            "labelExpr": f"{json.dumps([shortened(name, 30) for name in names])}[datum.value]",
-            "minExtent": left,
-            "labelFontSize": _FONT,
-        },
-    }
+    y = named_rows(
+        [shortened(name, 30) for name in names],
+        left,
+        labelFontSize=_FONT,
+    )
     x: Spec = {
         "type": "quantitative",
         "scale": {"domain": [0, max(longest / unit, 1e-9)], "nice": False},
