@@ -23,7 +23,6 @@ from profiles.answers import AnswerKeeper
 from profiles.records import ENGINE, OK, TIMEOUT, Outcome
 from profiles.stream import ResponseReader
 from profiles.units import MILLISECOND_NS, SECOND_NS
-from replay import client
 from replay.client import Planned, Slot, Timeouts
 from replay.clock import SystemClock, fine_event_loop
 
@@ -94,7 +93,7 @@ def play(player: str, case: dict[str, Any]) -> Outcome:
     path = f"/play/{case['id']}{(case.get('request') or {}).get('path', '/v1/chat/completions')}"
 
     async def main() -> Outcome:
-        slot = Slot(player, SystemClock(), timeouts=Timeouts())
+        slot = Slot(player, SystemClock(), timeouts=Timeouts(), new_reader=Reading)
         # The connection is made and warm; a first use of code is not what a case is about.
         await slot.connect()
         outcome = await slot.send(Planned("w", 1, 0, 0, "chat", path, b'{"stream":true}'))
@@ -159,7 +158,6 @@ def text_of(reading: Reading) -> str | None:
 
 @pytest.mark.parametrize("case", cases("S") + cases("C02"))
 def test_a_case_has_its_right_answer(case: dict[str, Any], player: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(client, "ResponseReader", Reading)
     monkeypatch.setattr("profiles.stream.AnswerKeeper", lambda: AnswerKeeper(1 << 22))
     expected = case["expected"]
     for _ in range(PLAYS):

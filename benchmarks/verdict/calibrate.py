@@ -78,17 +78,23 @@ def count(arms: dict[str, Effect], blocks: int, requests: int, seeds: Iterable[i
 def calibrate(blocks: int, requests: int, sets: int, seed: int, workers: int) -> Counts:
     """Count over `sets` data sets of each of the `RUNS`, in so many processes. The same seed gives the same counts."""
     whole = Counts()
-    with tempfile.TemporaryDirectory() as folder, ProcessPoolExecutor(workers, get_context("spawn")) as pool:
-        jobs = []
+    jobs = []
+    with tempfile.TemporaryDirectory() as folder:
         for number, arms in enumerate(RUNS):
             path = Path(folder) / f"experiment-{number}.toml"
             path.write_text(rule_text(Design(arms, blocks, requests)), encoding="utf-8")
             first = (seed * len(RUNS) + number) * 10_000_000
             for start in range(first, first + sets, AT_A_TIME):
                 seeds = range(start, min(start + AT_A_TIME, first + sets))
-                jobs.append(pool.submit(count, arms, blocks, requests, seeds, path))
-        for job in jobs:
-            whole.add(job.result())
+                jobs.append((arms, blocks, requests, seeds, path))
+        if workers == 1:
+            for job in jobs:
+                whole.add(count(*job))
+            return whole
+        # A thread of polars does not survive a fork.
+        with ProcessPoolExecutor(workers, get_context("spawn")) as pool:
+            for done in [pool.submit(count, *job) for job in jobs]:
+                whole.add(done.result())
     return whole
 
 
