@@ -12,7 +12,8 @@ In the order of a recording:
  2. `proxy`, `options`     the lean mitmproxy master: reverse mode, TLS, a clean stop
  3. `connection`, `http1`  one client connection, without what mitmproxy makes expensive and with what it cannot pass on
  4. `session`              the proxy's side: starts the scribe, beats once a second, replaces a scribe that died
- 5. `recorder`, `stay`     mitmproxy's hooks to frames; `terminal` knows the last piece of a stream by its bytes
+ 5. `recorder`, `stay`     mitmproxy's hooks to frames; `relay` is what a response passes through, `terminal` knows the
+                          last piece of a stream by its bytes
  6. `frames`, `outbox`     the form of the frames, and the end of the pipe that never waits
  7. `scribe`               the other process: frames to lines
  8. `redact`               what may be kept of a request; `headers`, `digests` and `block_key` are its parts

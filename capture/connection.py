@@ -21,7 +21,12 @@ from mitmproxy import http
 from mitmproxy.connection import Connection as Peer
 from mitmproxy.connection import ConnectionState
 from mitmproxy.proxy import commands, events, mode_servers
-from mitmproxy.proxy.layers.http._hooks import HttpErrorHook, HttpRequestHeadersHook, HttpResponseHook
+from mitmproxy.proxy.layers.http._hooks import (
+    HttpErrorHook,
+    HttpRequestHeadersHook,
+    HttpResponseHeadersHook,
+    HttpResponseHook,
+)
 from mitmproxy.proxy.server import ConnectionIO
 from mitmproxy.utils import asyncio_utils
 
@@ -194,7 +199,11 @@ class Connection(mode_servers.ProxyConnectionHandler):
         elif isinstance(hook, (HttpResponseHook, HttpErrorHook)):
             self._asked(hook.flow)
         self._call(hook)
-        if hook.blocking:
+        if isinstance(hook, HttpResponseHeadersHook):
+            # At once, in the midst of what was read: the head leaves before the pieces that came with it are looked at,
+            # so that they can take the short way. A request's hooks may not: the next request may be in the same read.
+            self._work(events.HookCompleted(hook))
+        elif hook.blocking:
             self._answers.append(events.HookCompleted(hook))
 
     async def handle_hook(self, hook: commands.StartHook) -> None:

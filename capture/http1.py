@@ -17,7 +17,7 @@ from http import HTTPStatus
 from typing import Any, Final
 
 import orjson
-from h11 import Data, EndOfMessage, ProtocolError
+from h11 import EndOfMessage, ProtocolError
 from mitmproxy import http
 from mitmproxy.proxy import commands, events
 from mitmproxy.proxy.layers.http import _http1
@@ -27,8 +27,11 @@ from mitmproxy.proxy.layers.http._events import (
     RequestTrailers,
     ResponseData,
     ResponseEndOfMessage,
+    ResponseHeaders,
     ResponseTrailers,
 )
+
+from capture.relay import relay_of
 
 NAME: Final = "firsttoken"
 _LAST_CHUNK: Final = b"0\r\n\r\n"
@@ -58,30 +61,48 @@ def install(count_refused: Callable[[], None] = lambda: None) -> None:
 
 
 def read_body(self: Any, event: events.Event) -> Iterator[commands.Command]:
-    """Pass on what of a body has arrived, and its trailers."""
+    """Pass on what of a body has arrived, and its trailers.
+
+    The pieces of a response whose head has gone to the client take the short way: through their relay, and out. What
+    came in one read leaves in one write.
+    """
     closed = not isinstance(event, events.DataReceived)
-    while True:
-        try:
-            piece = self.body_reader.read_eof() if closed else self.body_reader(self.buf)
-        except ProtocolError as problem:
-            yield commands.CloseConnection(self.conn)
-            failed = self.ReceiveProtocolError
-            yield ReceiveHttp(failed(self.stream_id, f"HTTP/1 protocol error: {problem}", code=failed.code))
-            return
-        if piece is None:
-            return
-        if type(piece) is Data:
-            if piece.data:
-                yield ReceiveHttp(self.ReceiveData(self.stream_id, bytes(piece.data)))
-        elif type(piece) is EndOfMessage:
-            from_client = isinstance(self, _http1.Http1Server)
-            if piece.headers:
-                trailers = http.Headers([(bytes(name), bytes(value)) for name, value in piece.headers.raw_items()])
-                form: Any = RequestTrailers if from_client else ResponseTrailers
-                yield ReceiveHttp(form(self.stream_id, trailers))
-            yield ReceiveHttp(self.ReceiveEndOfMessage(self.stream_id))
-            yield from self.mark_done(request=from_client, response=not from_client)
-            return
+    from_client = isinstance(self, _http1.Http1Server)
+    relay = None if from_client else relay_of(self.response)
+    out: list[bytes] = []
+    end = None
+    try:
+        while (
+            end is None and (piece := self.body_reader.read_eof() if closed else self.body_reader(self.buf)) is not None
+        ):
+            if type(piece) is EndOfMessage:
+                end = piece
+            elif piece.data:
+                data = bytes(piece.data)
+                if relay is not None and relay.opened:
+                    out.append(_framed(relay.take(data), relay.chunked))
+                else:
+                    yield ReceiveHttp(self.ReceiveData(self.stream_id, data))
+        failed = None
+    except ProtocolError as problem:
+        failed = problem
+    if out:
+        yield commands.SendData(self.context.client, out[0] if len(out) == 1 else b"".join(out))
+    if failed is not None:
+        yield commands.CloseConnection(self.conn)
+        form: Any = self.ReceiveProtocolError
+        yield ReceiveHttp(form(self.stream_id, f"HTTP/1 protocol error: {failed}", code=form.code))
+    elif end is not None:
+        yield from _end_body(self, end, from_client)
+
+
+def _end_body(self: Any, end: EndOfMessage, from_client: bool) -> Iterator[commands.Command]:
+    if end.headers:
+        trailers = http.Headers([(bytes(name), bytes(value)) for name, value in end.headers.raw_items()])
+        form: Any = RequestTrailers if from_client else ResponseTrailers
+        yield ReceiveHttp(form(self.stream_id, trailers))
+    yield ReceiveHttp(self.ReceiveEndOfMessage(self.stream_id))
+    yield from self.mark_done(request=from_client, response=not from_client)
 
 
 def make_pipe(self: Any) -> Iterator[commands.Command]:
@@ -92,10 +113,15 @@ def make_pipe(self: Any) -> Iterator[commands.Command]:
         yield from self.state(events.DataReceived(self.conn, bytes(already)))
 
 
+def _framed(data: bytes, chunked: bool) -> bytes:
+    return b"%x\r\n%b\r\n" % (len(data), data) if chunked else data
+
+
 def _wrap_send(kind: Any, trailers_form: Any, end_form: Any) -> None:
     """Keep trailers until the end of their message, and write them there; no end for what has no body.
 
-    A piece of a response goes the short way: mitmproxy would look its framing up in the headers each time.
+    A piece of a response goes the short way: mitmproxy would look its framing up in the headers each time. A relay
+    learns here that the head is out.
     """
     send = kind.send
 
@@ -104,8 +130,11 @@ def _wrap_send(kind: Any, trailers_form: Any, end_form: Any) -> None:
             if self.chunks_of is not self.response:
                 self.chunks_of = self.response
                 self.chunked = "chunked" in self.response.headers.get("transfer-encoding", "").lower()
-            data = event.data
-            yield commands.SendData(self.conn, b"%x\r\n%b\r\n" % (len(data), data) if self.chunked else data)
+            yield commands.SendData(self.conn, _framed(event.data, self.chunked))
+            return
+        if type(event) is ResponseHeaders and (relay := relay_of(event.response)) is not None:
+            yield from send(self, event)
+            relay.open("chunked" in event.response.headers.get("transfer-encoding", "").lower())
             return
         if isinstance(event, trailers_form):
             self.trailers_to_send = event.trailers

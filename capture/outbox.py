@@ -68,6 +68,26 @@ class Outbox:
             self._watch(True)
         return None
 
+    def send(self, data: bytes) -> str | None:
+        """Take a frame and hand it to the kernel, now. Returns None, or the reason why it was refused."""
+        if self._parts or self.closed is not None or len(data) > FLUSH_BYTES:
+            refused = self.put(data)
+            self.flush()
+            return refused
+        # Nothing waits, as nearly always: the way through the queue costs more than the write.
+        try:
+            done = self._write(self._descriptor, data)
+        except BlockingIOError:
+            done = 0
+        except OSError:  # EPIPE: nobody reads any more
+            self.close(GONE)
+            return GONE
+        if done < len(data):
+            self._parts.append(memoryview(data)[done:])
+            self.waiting_bytes = len(data) - done
+            self._watch(True)
+        return None
+
     def flush(self) -> None:
         """Hand to the kernel all that fits, now."""
         self.drain()

@@ -33,6 +33,7 @@ from mitmproxy.tls import TlsData
 from capture.frames import LARGEST_BODY_BYTES, STORY, Answer, Arrival, Asked, Ending, Pulse, Story, asked, tell
 from capture.headers import HEADERS_READ
 from capture.outbox import FAULT, Outbox
+from capture.relay import Relay, attach
 from capture.stay import Now, ReadClock, Stay, ending_of
 from capture.terminal import TerminalWatch
 from profiles.dialects import OTHER, canonical_path, endpoint_of
@@ -182,8 +183,7 @@ class Recorder:
         told = Asked(at_ns, headers, size, body if small else None)
         if small or crowded:
             stay.asked = told
-        self._tell(stay)
-        self.outbox.flush()
+        self._tell(stay, now=True)
         if not small and not crowded and stay.missing is None:
             stay.missing = self.outbox.put(*asked(stay.number, told, body))
         self._body_bytes += size
@@ -213,7 +213,7 @@ class Recorder:
             expected = int(length)
         stay.answer = Answer(at_ns, status, content_type, encoding)
         self._wait(stay)
-        response.stream = self._relay(stay, TerminalWatch() if streamed else None, expected)
+        attach(Relay(self._relay(stay, TerminalWatch() if streamed else None, expected)), response)
 
     def response(self, flow: http.HTTPFlow) -> None:
         stay = self._open.get(flow.id)
@@ -310,8 +310,8 @@ class Recorder:
             stay.waiting = False
         self.outbox.flush()
 
-    def _tell(self, stay: Stay, ending: Ending | None = None) -> str | None:
-        """Tell what has not been told yet. Returns why that could not be done."""
+    def _tell(self, stay: Stay, ending: Ending | None = None, *, now: bool = False) -> str | None:
+        """Tell what has not been told yet, `now` or with the next flush. Returns why that could not be done."""
         arrival, stay.untold_arrival = stay.untold_arrival, None
         refused: str | None
         try:
@@ -320,7 +320,8 @@ class Recorder:
             else:
                 told = Story(arrival, None, stay.answer, [], [], ending)
             at_ns = stay.arrival.at_ns if ending is None else ending.at_ns
-            refused = self.outbox.put(tell(STORY, stay.number, at_ns, told))
+            outbox = self.outbox
+            refused = (outbox.send if now else outbox.put)(tell(STORY, stay.number, at_ns, told))
         except Exception as problem:
             self._lose_sight(stay, problem)
             stay.untold_arrival, arrival = arrival, None
@@ -339,12 +340,11 @@ class Recorder:
         stay.ended = True
         if stay.missing is not None:
             ending = msgspec.structs.replace(ending, missing=stay.missing)
-        refused = stay.missing if stay.unknown else self._tell(stay, ending)
+        refused = stay.missing if stay.unknown else self._tell(stay, ending, now=True)
         if refused == FAULT:  # a part of it cannot be told; its end alone may be
-            refused = self._tell(stay, msgspec.structs.replace(ending, missing=stay.missing))
+            refused = self._tell(stay, msgspec.structs.replace(ending, missing=stay.missing), now=True)
         if refused is None:
             self.counts.ended += 1
-            self.outbox.flush()
         else:
             self.counts.dropped[refused] += 1
         if self._release_content:

@@ -12,6 +12,8 @@ _TERMINAL = re.compile(
     rb"data: ?(?:(\[DONE\]) *[\r\n]|\{\"type\": ?\"(?:message_stop|response\.(?:completed|incomplete|failed))\")"
     rb"|event: ?(?:message_stop|response\.(?:completed|incomplete|failed)) *[\r\n])"
 )
+# How the chunks of OpenAI's dialects begin: vLLM, SGLang, llama.cpp. No terminal event of any dialect does.
+_CHUNK = (b'data: {"id"', b'data: {"choices"')
 _BLANK_LINE = re.compile(rb"\r\n\r\n|\n\n|\r\r")
 # Of the pieces before: a read may cut the terminal line in two.
 _TAIL_BYTES = 64
@@ -29,13 +31,12 @@ class TerminalWatch:
 
     def passes(self, data: bytes) -> bool:
         """Whether a piece that is not empty cannot be part of an end. Nearly every piece is a whole event like that."""
-        return (
-            self.plain
-            and data[-1] == 10
-            and b"[DONE]" not in data
-            and b"message_stop" not in data
-            and b"response." not in data
-        )
+        if not self.plain or data[-1] != 10:
+            return False
+        # One event of one line, as engines send them: only its beginning could make it terminal.
+        if data.startswith(_CHUNK) and data.find(b"\n") >= len(data) - 2 and b"\r" not in data:
+            return True
+        return b"[DONE]" not in data and b"message_stop" not in data and b"response." not in data
 
     def ends_with(self, data: bytes) -> bool:
         """Whether the response is complete with this piece. Call no more once it is."""

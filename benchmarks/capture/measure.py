@@ -71,10 +71,9 @@ def settled_cpu(pid: int) -> Cpu:
     """CPU once the process and its children have finished what is left of the batch: they work behind the traffic."""
     limit_s = time.monotonic() + SETTLE_LIMIT_S
     now = read_cpu(pid)
-    # A child of low priority may seem quiet for a step because it waits for a core.
-    needed = 2 if now.children_ns else 1
+    # Two steps: a child of low priority may seem quiet for one because it waits for a core.
     quiet = 0
-    while quiet < needed and time.monotonic() < limit_s:
+    while quiet < 2 and time.monotonic() < limit_s:
         time.sleep(SETTLE_STEP_S)
         before, now = now, read_cpu(pid)
         quiet = quiet + 1 if now.total_ns - before.total_ns < QUIET_NS else 0
