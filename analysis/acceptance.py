@@ -1,7 +1,8 @@
 """Acceptance of speculative decoding per class, from `single` windows, and per window.
 
 Three sources, the first that an engine has: its counters around a window (vLLM, llama.cpp), a gauge looked at while the
-window ran (SGLang), the answers themselves (llama.cpp's timings, for the rate alone). Formulas: `profiles.counters`.
+window ran (SGLang), the answers themselves (vLLM's, where it was told to; llama.cpp's timings, for the rate alone).
+Formulas: `profiles.counters`.
 
 Over a profile without the recorded text it is not measurable: the counters then tell of the text that was made up.
 """
@@ -10,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from profiles.counters import Acceptance, acceptance, pooled
+from profiles.counters import Acceptance, acceptance, acceptance_told, pooled
 from profiles.measurable import ACCEPTANCE
 from profiles.runs import Boot, Run, WindowFacts
 
@@ -86,12 +87,14 @@ def _by_gauge(group: list[tuple[Boot, WindowFacts]]) -> AcceptanceFinding | None
 
 def _by_answers(group: list[tuple[Boot, WindowFacts]]) -> AcceptanceFinding | None:
     drafted = accepted = 0
-    for boot, window in group:
-        for outcome in boot.outcomes:
-            response = outcome.response
-            if outcome.window == window.name and response.draft_tokens and response.accepted_tokens is not None:
-                drafted += response.draft_tokens
-                accepted += response.accepted_tokens
+    answers = [o.response for boot, window in group for o in boot.outcomes if o.window == window.name]
+    whole = acceptance_told(answers)
+    if whole is not None:
+        return AcceptanceFinding(whole.length, whole.rate, whole.position_rates, "answers")
+    for response in answers:
+        if response.draft_tokens and response.accepted_tokens is not None:
+            drafted += response.draft_tokens
+            accepted += response.accepted_tokens
     return AcceptanceFinding(None, accepted / drafted, None, "answers") if drafted else None
 
 

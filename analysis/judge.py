@@ -109,6 +109,7 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], aa: AaJudgement
     lengths = output_lengths(bench, against)
     functional = judge_functional(bench, arm)
     post_hoc = post_hoc_reason(run, bench.experiment)
+    calm = aa.too_calm(measures, against.references)
     evidence = Evidence(
         arm=arm.name,
         baseline=bench.baseline,
@@ -120,6 +121,7 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], aa: AaJudgement
         blockers=(
             *([post_hoc] if post_hoc else []),
             *aa.blockers(measures),
+            *calm,
             *blockers(bench, arm, against, cached),
             *length_blockers(lengths, arm),
             *log.blockers,
@@ -163,12 +165,13 @@ def _judge_arm(bench: Bench, arm: Arm, invalid: tuple[str, ...], aa: AaJudgement
         settle_otherwise=settle_otherwise(
             measures,
             guards,
-            evidence.blockers,
+            [blocker for blocker in evidence.blockers if blocker not in calm],
             cold=bench.cold,
             blocks=len(against.blocks),
             alpha=bench.alpha,
             boots=against.references,
             failing=failing,
+            calm=bool(calm),
         )
         if verdict.word == "inconclusive"
         else None,

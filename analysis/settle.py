@@ -125,16 +125,19 @@ def settle_otherwise(
     alpha: float,
     boots: int = 1,
     failing: str | None = None,
+    calm: bool = False,
 ) -> str | None:
     """What would settle an inconclusive arm where more blocks alone would not, as a sentence. None: blocks would.
 
     Every such way is named. What a blocker is stands among the reasons; it stays however many blocks there are.
-    `failing` says how the baseline itself fails.
+    `failing` says how the baseline itself fails. `calm`: the blocks agree too well for their interval to be believed,
+    and then nobody knows how many more would do.
     """
     if not cold:
         return "cold boots: let the launcher boot every arm itself; visits to one engine never decide"
     ways = [f"a baseline that answers what it is asked: {failing}"] if failing else []
     ways += ["a new run without what blocks adopt"] if blockers else []
+    ways += ["a new run of more blocks: how much this arm scatters is not known yet"] if calm else []
     for guard in _open(guards, blocks):
         if blocks_for_guard(guard, alpha, boots) is None:
             if guard.value is None:

@@ -126,6 +126,14 @@ def p_below(estimate: Estimate, line: float) -> float | None:
     return float(special.stdtr(df, distance / (estimate.sd / math.sqrt(estimate.blocks))))
 
 
+def p_calmer(sd: float, df: int, floor: float, floor_df: int) -> float:
+    """How often a spread so far below `floor` comes by chance where in truth it is no smaller: one-sided F test of two
+    variances. `floor` is an estimate too, with `floor_df` degrees of freedom; 0 says that there is no floor."""
+    if floor == 0:
+        return 1.0
+    return 0.0 if sd == 0 else float(special.fdtrc(floor_df, df, (floor / sd) ** 2))
+
+
 def material_line(relative: float, absolute_ms: float = 0.0, geomean_ms: float | None = None) -> float:
     """The smallest gain worth adopting, as a log ratio (zero or negative): the stricter of the two conditions.
 

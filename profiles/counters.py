@@ -11,7 +11,10 @@ a longer draft lowers it even where it helps; the mean acceptance length is.
 import math
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import accumulate, zip_longest
 from typing import Final
+
+from profiles.records import ResponseFacts
 
 DRAFTS: Final = "spec_decode_num_drafts_total"
 DRAFTED: Final = "spec_decode_num_draft_tokens_total"
@@ -65,6 +68,24 @@ def acceptance(counters: Mapping[str, float]) -> Acceptance | None:
     if not drafts or accepted is None:
         return None
     return Acceptance(drafts, accepted, counter(counters, DRAFTED), _positions(counters))
+
+
+def acceptance_told(answers: Iterable[ResponseFacts]) -> Acceptance | None:
+    """The same by the answers' own words (vLLM's --per-request-spec-decode-metrics), to hold against the counters.
+
+    None where one of them does not tell, or nothing was drafted.
+    """
+    steps: list[int] = []
+    drafted = accepted = 0
+    for answer in answers:
+        if answer.draft_steps is None or answer.draft_tokens is None or answer.accepted_tokens is None:
+            return None
+        steps = [a + b for a, b in zip_longest(steps, answer.draft_steps, fillvalue=0)]
+        drafted += answer.draft_tokens
+        accepted += answer.accepted_tokens
+    # A draft that held up to its second token held up to its first one too.
+    held = list(accumulate(reversed(steps)))[::-1]
+    return Acceptance(held[0], accepted, drafted, tuple(held[1:])) if held and held[0] else None
 
 
 def pooled(parts: Iterable[Acceptance]) -> Acceptance | None:

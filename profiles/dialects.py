@@ -13,7 +13,7 @@ It carries *content* when a person would see text of it: reasoning and tool call
 
 import re
 from collections.abc import Callable
-from typing import Any, Final
+from typing import Any, Final, TypeGuard
 
 import msgspec
 import orjson
@@ -65,9 +65,11 @@ class Usage(msgspec.Struct, frozen=True):
     output_tokens: int | None = None
     cached_tokens: int | None = None
     reasoning_tokens: int | None = None
-    # Of speculative decoding, where the answer itself tells (llama.cpp): proposed, and those of them that held.
+    # Of speculative decoding, where the answer itself tells (llama.cpp, vLLM when asked): proposed, and those of them
+    # that held; steps that had a draft, by how many of its tokens held, from 0 on (vLLM).
     draft_tokens: int | None = None
     accepted_tokens: int | None = None
+    draft_steps: tuple[int, ...] | None = None
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -212,12 +214,32 @@ def _read_timings(usage: Usage | None, timings: Any) -> Usage | None:
     )
 
 
+def _read_metrics(usage: Usage | None, metrics: Any) -> Usage | None:
+    """Usage with what vLLM tells of this request's drafts (--per-request-spec-decode-metrics)."""
+    told = _mapping(_mapping(metrics).get("speculative_decoding"))
+    drafted = _count(told, "num_draft_tokens")
+    if drafted is None:
+        return usage
+    steps = told.get("acceptance_histogram")
+    counted = tuple(steps) if isinstance(steps, list) and all(_is_count(number) for number in steps) else None
+    return msgspec.structs.replace(
+        usage or Usage(),
+        draft_tokens=drafted,
+        accepted_tokens=_count(told, "num_accepted_draft_tokens"),
+        draft_steps=counted,
+    )
+
+
 def _count(mapping: dict[str, Any], *keys: str) -> int | None:
     for key in keys:
         value = mapping.get(key)
-        if isinstance(value, int) and not isinstance(value, bool) and value >= 0:
-            return value
+        if _is_count(value):
+            return int(value)
     return None
+
+
+def _is_count(value: Any) -> TypeGuard[int]:
+    return isinstance(value, int) and not isinstance(value, bool) and value >= 0
 
 
 def _text(value: Any) -> str:
@@ -255,7 +277,7 @@ def _read_choices(event: dict[str, Any]) -> Reading:
         reasoning=reasoning,
         tool_text=tool_text,
         token_count=token_count,
-        usage=_read_timings(read_usage(event.get("usage")), event.get("timings")),
+        usage=_read_metrics(_read_timings(read_usage(event.get("usage")), event.get("timings")), event.get("metrics")),
         finish=finish,
     )
 

@@ -56,6 +56,8 @@ class ResponseFacts(Record, frozen=True, kw_only=True):
     # Of speculative decoding, where the answer itself tells: proposed, and those of them that held.
     draft_tokens: int | None = None
     accepted_tokens: int | None = None
+    # Verification steps by how many tokens of their draft held, from 0 on; a step without a draft is none of them.
+    draft_steps: list[int] | None = None
     finish: str | None = None
     output: bool = False  # it carried generated output, streamed or whole
     done: bool = False  # the marker after which nothing comes was seen

@@ -128,6 +128,7 @@ class ResponseReader:
             reasoning_tokens=self._usage.reasoning_tokens,
             draft_tokens=self._usage.draft_tokens,
             accepted_tokens=self._usage.accepted_tokens,
+            draft_steps=None if self._usage.draft_steps is None else list(self._usage.draft_steps),
             finish=self._finish,
             output=self._output,
             done=self._done,
@@ -237,4 +238,5 @@ def _merge(before: Usage, after: Usage) -> Usage:
         after.reasoning_tokens if after.reasoning_tokens is not None else before.reasoning_tokens,
         after.draft_tokens if after.draft_tokens is not None else before.draft_tokens,
         after.accepted_tokens if after.accepted_tokens is not None else before.accepted_tokens,
+        after.draft_steps if after.draft_steps is not None else before.draft_steps,
     )

@@ -24,7 +24,7 @@ Whom it is asked:
 12. `session`     the life of an engine, `window_facts` of its windows, its `liveness` between them; `boot` what comes
                   before and after it; `watch` what ends it early
 13. `bootlog`     known lines of an engine's log, by a table (`log_table`); what two boots print alike
-                  (`log_signature`), and what was selected (`log_facts`)
+                  (`log_signature`), what was selected (`log_facts`), and why it ended (`log_end`)
 14. `metrics`     /metrics before and after, as counter deltas
 15. `functional`  a small fixed prompt set behind the load, never timed; `said` reads the answers
 

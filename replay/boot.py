@@ -84,6 +84,7 @@ class _Boot:
     reason: str | None = None
     diagnosis: str | None = None
     halt: FirsttokenError | None = None  # ends the run after this boot has been written
+    gpu_memory: dict[int, int] = field(default_factory=dict)  # bytes in use before the spawn, by GPU
 
     async def run(self) -> BootFacts:
         rules = self.bench.experiment.file.engine
@@ -192,7 +193,9 @@ class _Boot:
             self.found.steps.append(cooled)
             if cooled.proof is None:
                 self.note("boot_not_cooled", reason=cooled.facts["missing"])
-        self.found.steps.append(await surroundings.gpu_free(bench.clock))
+        free = await surroundings.gpu_free(bench.clock)
+        self.found.steps.append(free)
+        self.gpu_memory = {int(gpu): count for gpu, count in free.facts["memory_used_bytes"].items()}
         keep = (self.folder.path.parent.parent, bench.experiment.profile_path)
         dirs = caches.directories(bench.experiment)
         preparing = partial(caches.prepare, rules.cache, dirs, bench.clock, keep=keep)
@@ -261,10 +264,11 @@ class _Boot:
         return stopped, cancelled
 
     async def _wait_for_memory(self, before_bytes: int | None, tolerance_bytes: int) -> None:
-        step = await memory.memory_back(before_bytes, tolerance_bytes, self.bench.clock)
-        self.found.steps.append(step)
-        held = memory.memory_held(step)
-        if held is not None:
+        steps = [await memory.memory_back(before_bytes, tolerance_bytes, self.bench.clock)]
+        if self.gpu_memory:
+            steps.append(await memory.gpu_memory_back(self.gpu_memory, tolerance_bytes, self.bench.clock))
+        self.found.steps += steps
+        for held in filter(None, map(memory.memory_held, steps)):
             self._remark("memory_held", held)
 
     def _failed(self, error: EngineFailed) -> None:

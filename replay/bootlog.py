@@ -2,7 +2,8 @@
 
 What they mean for an arm is judged by `analysis`, against the baseline's own boots: a GB10 prints "performance might be
 sub-optimal" in every configuration, so an absolute rule would reject every arm. The absence of a warning proves nothing
-either, so the lines that name what was selected are kept too (`log_facts`).
+either, so the lines that name what was selected are kept too (`log_facts`). Behind the line by which an engine says
+that it was told to end no fault is kept: a clean stop prints errors with their tracebacks.
 
 A log is whatever an engine writes: gigabytes, colours, progress bars that end their lines with a bare CR, bytes of no
 encoding, a line of megabytes. It is read as bytes in blocks; memory depends on none of that. A line whose text without
@@ -27,6 +28,11 @@ LONGEST_LINE_BYTES: Final = 64 * 1024
 MOST_FINDINGS: Final = 2000  # different ones; what comes behind them is only counted
 _MOST_SHAPES, _LONGEST_SHAPE = 8192, 1024
 _LONGEST_WARNING_LINES = 8
+SHUTDOWN: Final = "shutdown"
+# Not kept behind the line of a shutdown.
+_FAULTS: Final = frozenset(
+    ("fatal", "fallback", "chronic-fallback", "runtime-slow", "config-warn", "kernel-warn", "hardware-warn")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,6 +116,7 @@ class _Scan:
                 self._rows.setdefault(text.encode().decode("latin-1"), []).append(row)
             if not texts:
                 self._always.append(row)
+        self._rank = {row.id: at for at, row in enumerate(table)}
         self._by_word: dict[bytes, list[str]] = {}
         self._bare: list[str] = []
         for text in self._rows:
@@ -120,6 +127,7 @@ class _Scan:
                 self._bare.append(text)
         self._dull: set[bytes] = set()
         self._serving = False
+        self._ending = False
         self._window: str | None = None
         self._cut = 0
         self._uncounted = 0
@@ -208,7 +216,7 @@ class _Scan:
         said_here = raw.decode("utf-8", "replace")
         joined: str | None = None
         rows = {row.id: row for text in hits for row in self._rows[text]}
-        for row in (*rows.values(), *self._always):
+        for row in sorted((*rows.values(), *self._always), key=lambda row: self._rank[row.id]):
             match = row.regex.search(said_here)
             said, key = said_here, number
             if match is None:
@@ -232,6 +240,9 @@ class _Scan:
         ]
 
     def _keep(self, row: Pattern, match: re.Match[str], text: str, number: int) -> None:
+        if self._ending and row.severity in _FAULTS:
+            return
+        self._ending = self._ending or row.severity == SHUTDOWN
         key = (row.id, signature(text), self._serving, self._window)
         known = self.found.get(key)
         if known is not None:

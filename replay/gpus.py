@@ -107,6 +107,11 @@ def read_gpus(tool: str = TOOL) -> list[dict[str, Any]]:
     return []
 
 
+def gpu_memory_used(tool: str = TOOL) -> dict[int, int]:
+    """Bytes in use on each GPU that has memory of its own. Call it in a thread."""
+    return {gpu["index"]: gpu["memory_used_bytes"] for gpu in read_gpus(tool) if gpu["memory_used_bytes"] is not None}
+
+
 def read_gpu_processes(tool: str = TOOL) -> list[tuple[int, str]] | None:
     """Pid and program of every compute process on any GPU; None without a tool or a GPU. Call it in a thread."""
     if not read_gpus(tool):

@@ -13,7 +13,7 @@ import httpx
 import orjson
 
 from profiles.errors import EngineFailed
-from profiles.records import OK, Outcome
+from profiles.records import EMPTY, OK, Outcome
 from profiles.runs import Step
 from replay.bodies import make_template
 from replay.client import Planned, Slot
@@ -142,7 +142,8 @@ async def _ask(
     outcome = await slot.send(planned)
     on_outcome(outcome)
     after = await scrape_idle(api, clock)
-    if outcome.outcome != OK:
+    # A model may end at once, with no text in its one token: its prompt was read all the same.
+    if outcome.outcome not in (OK, EMPTY):
         return None, after
     counters, _void, _ttft = window_metrics(before, after)
     facts = outcome.response

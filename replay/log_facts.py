@@ -102,10 +102,18 @@ def _concurrency(facts: dict[str, Any], fields: Sequence[str], text: str) -> Non
 
 def _loading(facts: dict[str, Any], fields: Sequence[str], text: str) -> None:
     facts["model_bytes"], facts["model_ns"] = _bytes(fields[0]), _ns(fields[1])
+    _older_runner(facts, text)
 
 
 def _capture(facts: dict[str, Any], fields: Sequence[str], text: str) -> None:
     facts["graph_capture_ns"], facts["graph_bytes"] = _ns(fields[0]), _bytes(fields[1])
+    _older_runner(facts, text)
+
+
+def _older_runner(facts: dict[str, Any], text: str) -> None:
+    """The newer runner of vLLM says its name (P27). The older one shows only as the file that logs."""
+    if "[gpu_model_runner.py:" in text:
+        facts.setdefault("model_runner", "V1")
 
 
 def _graphs(facts: dict[str, Any], fields: Sequence[str], text: str) -> None:

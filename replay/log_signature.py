@@ -39,8 +39,12 @@ _NOISE = (
     (re.compile(r"\b[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\b"), "#"),
     (re.compile(r"\b(?=[a-f]*\d)[0-9a-f]{12,}\b"), "#"),
     (re.compile(r"\b\d+\.\d+(?:[eE][+-]?\d+)?(?=%|x\b|s\b|\b)"), "#"),
-    (re.compile(r"\b\d{1,3}(?:,\d{3})+\b"), "#"),
+    (re.compile(r"(?<![\[(])\b\d{1,3}(?:,\d{3})+\b(?![\])])"), "#"),  # 729,696, but not the shape [128,128]
     (re.compile(r"\b\d+(?= ?(?:ns|us|ms|s|secs?|seconds|minutes|[KMGT]i?B|bytes|tokens|%)(?:\W|$))"), "#"),
+    # llama.cpp says several lines of each request, with its slot and its task.
+    (re.compile(r"\bid +-?\d+ \| task -?\d+\b"), "id # | task #"),
+    (re.compile(r"\b(id_task|task id|id_slot) = -?\d+\b"), r"\1 = #"),
+    (re.compile(r"\b\d+(?= (?:accepted|generated)\b)"), "#"),
     (re.compile(r"\[\]|\(\)"), ""),
     (re.compile(r"\s+"), " "),
 )

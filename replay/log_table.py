@@ -40,6 +40,7 @@ SEVERITIES: Final = {
     "cache-warm": "something was found compiled",
     "reset-ok": "the prefix cache was emptied",
     "reset-fail": "the prefix cache was not emptied",
+    "shutdown": "the engine was told to end: what it warns of behind this line is no fault",
 }
 _LEAST_COLUMNS, _MOST_COLUMNS = 4, 5
 

@@ -3,14 +3,18 @@
 All limits are keys in GiB, and so are the sentences about them.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 from profiles.runs import Step, Telemetry
 from profiles.units import MILLISECOND_NS, SECOND_NS, format_duration
 from replay.clock import Clock
+from replay.gpus import gpu_memory_used
 from replay.host import memory_available_bytes
+
+type OffLoop = Callable[..., Awaitable[Any]]
 
 # How fast memory can go: weights are read at up to 10 GB/s, and memory is cleared faster.
 FASTEST_FALL = 16 * 1024**3
@@ -119,10 +123,48 @@ async def memory_back(
     )
 
 
+async def gpu_memory_back(
+    before_bytes: Mapping[int, int],
+    tolerance_bytes: int,
+    clock: Clock,
+    *,
+    timeout_ns: int = MEMORY_PATIENCE_NS,
+    read: Callable[[], dict[int, int]] = gpu_memory_used,
+    off_loop: OffLoop = asyncio.to_thread,
+) -> Step:
+    """Wait until no GPU has more memory in use than before the spawn, but for the tolerance. A worker that nobody sees
+    in the process tree still holds it, and the next engine would get what is left.
+
+    Facts: before and after by GPU, and missing bytes of the fullest. Without a proof it did not come back.
+    """
+    began_ns = clock.now_ns()
+    while True:
+        after: dict[int, int] = await off_loop(read)
+        now_ns = clock.now_ns()
+        held = [after[gpu] - count for gpu, count in before_bytes.items() if gpu in after]
+        missing = max(0, *held) if held else None
+        if missing is None or missing <= tolerance_bytes or now_ns - began_ns >= timeout_ns:
+            break
+        await clock.sleep_until_ns(now_ns + POLL_NS)
+    used = ", ".join(f"GPU {gpu} {format_gib(count)}" for gpu, count in sorted(after.items()))
+    return Step(
+        name="gpu_memory",
+        began_ns=began_ns,
+        ended_ns=now_ns,
+        proof=f"in use: {used}" if missing is not None and missing <= tolerance_bytes else None,
+        facts={
+            "before_bytes": {str(gpu): count for gpu, count in before_bytes.items()},
+            "after_bytes": {str(gpu): count for gpu, count in after.items()},
+            "missing_bytes": missing,
+        },
+    )
+
+
 def memory_held(step: Step) -> str | None:
-    """The sentence for a `memory_back` that did not find its memory again; None where it did, or nobody can tell."""
+    """The sentence for memory that did not come back, the host's or a GPU's; None where it did, or nobody can tell."""
     missing = step.facts.get("missing_bytes")
     if step.proof is not None or missing is None:
         return None
     waited = format_duration(step.ended_ns - step.began_ns)
-    return f"{format_gib(missing)} of memory did not come back within {waited} after the engine was gone"
+    whose = "GPU memory" if step.name == "gpu_memory" else "memory"
+    return f"{format_gib(missing)} of {whose} did not come back within {waited} after the engine was gone"

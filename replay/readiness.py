@@ -4,7 +4,6 @@ A 200 of /health proves nothing: llama.cpp answers while it loads, SGLang's HTTP
 SO_REUSEPORT an old server may answer in place of the new one.
 """
 
-import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -18,6 +17,7 @@ from profiles.units import MILLISECOND_NS, SECOND_NS, format_duration
 from replay.client import Planned, Slot
 from replay.clock import Clock
 from replay.engines import Engine, PortTaken, port_refuses
+from replay.log_end import last_words, log_end
 from replay.metrics import read, scrape
 
 # What the embedded engine calls itself in /v1/models.
@@ -37,29 +37,17 @@ class Identity:
 
 
 def check_alive(engine: Engine, *, ready: bool) -> None:
-    """Raise EngineFailed with the exit code and the last line of the log if the engine is gone."""
+    """Raise EngineFailed with the exit code and what its log says of the cause if the engine is gone."""
     if engine.lives:
         return
     code, lines = engine.exit_code, engine.log_tail()
-    said = f'; its log says: "{last_words(lines)}"' if lines else "; its log is empty"
+    words = last_words(log_end(engine.log) or lines)
+    said = f'; its log says: "{words}"' if words else "; its log is empty"
     how = "" if code is None else f" (killed by signal {-code})" if code < 0 else f" (exit code {code})"
     when = "while it served" if ready else "while it booted"
     how = f"{how}, {engine.cause}" if engine.cause is not None else how
     diagnosis = "died" if ready else "died_in_boot"
     raise EngineFailed(f"the engine died {when}{how}{said} ({engine.log})", log_tail=lines, diagnosis=diagnosis)
-
-
-_CAUSE = re.compile(r"out of memory|\b[A-Za-z]*(?:Error|Exception)\b ?[:(]|\bfatal\b|\berror:", re.IGNORECASE)
-_POINTER = re.compile(r"root cause above|engine core initialization failed", re.IGNORECASE)
-
-
-def last_words(lines: Sequence[str]) -> str:
-    """The line of a log's tail that says why it ended: the last one that names a cause, else simply the last one.
-
-    vLLM's last line only points at a root cause above it.
-    """
-    causes = [line for line in lines if _CAUSE.search(line) and not _POINTER.search(line)]
-    return (causes or lines)[-1].strip()[:200]
 
 
 async def wait_ready(

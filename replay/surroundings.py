@@ -15,7 +15,7 @@ from typing import Any
 from profiles.runs import NOT_CHECKED, Step, Telemetry
 from profiles.units import SECOND_NS, format_bytes, format_duration
 from replay.clock import Clock
-from replay.gpus import read_gpu_processes, read_gpus
+from replay.gpus import gpu_memory_used, read_gpu_processes, read_gpus
 from replay.host import PROC, Host
 
 # Clocks that were taken away. A power cap is not among them: an H200 under full load lives at its cap (1470 of 1980 MHz
@@ -128,9 +128,13 @@ async def gpu_strangers(ours: Sequence[int] = (), off_loop: OffLoop = asyncio.to
 
 
 async def gpu_free(clock: Clock, off_loop: OffLoop = asyncio.to_thread) -> Step:
-    """Who computes on a GPU before the spawn. Facts: seen. Without a proof somebody does, or nobody can tell."""
+    """Who computes on a GPU before the spawn. Without a proof somebody does, or nobody can tell.
+
+    Facts: seen, and memory_used_bytes by the index of each GPU that has memory of its own.
+    """
     began_ns, seen = clock.now_ns(), await gpu_strangers(off_loop=off_loop)
-    facts: dict[str, Any] = {"seen": seen}
+    used = {str(index): count for index, count in (await off_loop(gpu_memory_used)).items()}
+    facts: dict[str, Any] = {"seen": seen, "memory_used_bytes": used}
     if seen is None:
         facts["missing"] = "no GPU sensor answers (nvidia-smi)"
     proof = "no other program seen on a GPU" if seen == [] else None

@@ -164,6 +164,12 @@ MOE = (
 )
 
 
+DRAFT = (
+    "0.00.593.923 I slot print_timing: id  {slot} | task {task} | draft acceptance = 0.37500 "
+    "({accepted:5} accepted / {drafted:5} generated), mean len =  4.00"
+)
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
@@ -185,6 +191,14 @@ MOE = (
             "0.15.001.001 I srv  llama_server: listening on http://0.0.0.0:8",
         ),
         (
+            DRAFT.format(slot=7, task=0, accepted=6, drafted=16),
+            DRAFT.format(slot=0, task=82, accepted=230, drafted=231),
+        ),
+        (
+            "0.00.287.491 E srv    send_error: task id = 2, error: Context size has been exceeded.",
+            "0.09.287.491 E srv    send_error: task id = 66, error: Context size has been exceeded.",
+        ),
+        (
             "saved to /srv/c/torch_aot_compile/038e243545e5bff96487d565/rank_0_0/model",
             "saved to /x/torch_aot_compile/aa8e243545e5bff96487d565/rank_0_0/model",
         ),
@@ -194,10 +208,21 @@ def test_two_boots_print_the_same_signature(first: str, second: str) -> None:
     assert signature(first) == signature(second)
 
 
+def test_a_line_that_each_request_prints_is_one_finding_however_many_there_are(tmp_path: Path) -> None:
+    """llama.cpp prints its acceptance with each answer: 3,000 of them left no room for a line that matters."""
+    log = tmp_path / "engine.log"
+    lines = [DRAFT.format(slot=n % 8, task=n, accepted=n % 5, drafted=4 + n % 9) for n in range(3000)]
+    log.write_text("\n".join([*lines, "Flash Attention was auto, set to disabled"]) + "\n")
+    facts = scan_log(log)
+    assert [(finding.id, finding.count) for finding in facts.findings] == [("L05", 3000), ("L01", 1)]
+    assert facts.uncounted == 0
+
+
 @pytest.mark.parametrize(
     ("first", "second"),
     [
         (MOE, MOE.replace("N=512", "N=1024")),
+        ("not found at /x/E=256,block_shape=[128,128].json", "not found at /x/E=256,block_shape=[128,256].json"),
         ("setting cudagraph_mode=PIECEWISE", "setting cudagraph_mode=NONE"),
         ("JIT compilation during inference: kernel_a.", "JIT compilation during inference: kernel_b."),
         ("max_num_scheduled_tokens is set to 2048", "max_num_scheduled_tokens is set to 4096"),

@@ -16,7 +16,16 @@ from fake_nvidia_smi import GB10, H200, asked, write_tool
 from hypothesis import given
 from hypothesis import strategies as st
 
-from replay.gpus import argv_gpus, gpu_feed, parse_app, parse_gpu, parse_reasons, read_gpu_processes, read_gpus
+from replay.gpus import (
+    argv_gpus,
+    gpu_feed,
+    gpu_memory_used,
+    parse_app,
+    parse_gpu,
+    parse_reasons,
+    read_gpu_processes,
+    read_gpus,
+)
 
 MISSING = "/nowhere/nvidia-smi"
 needs_setpriv = pytest.mark.skipif(shutil.which("setpriv") is None, reason="nothing here ties a child to us")
@@ -43,6 +52,13 @@ def test_a_gb10_has_no_memory_of_its_own_and_says_so() -> None:
         "memory_used_bytes": None,
         "throttle": [],
     }
+
+
+def test_only_gpus_with_memory_of_their_own_say_what_is_in_use(tmp_path: Path) -> None:
+    own, unified = H200, GB10.replace("0,", "1,", 1)
+    tool = write_tool(tmp_path, f"{own}\n{unified}")
+    assert gpu_memory_used(str(tool)) == {0: 1011 * 1024**2}
+    assert gpu_memory_used(MISSING) == {}
 
 
 def test_a_card_at_its_power_cap_names_it() -> None:

@@ -33,6 +33,15 @@ OWN_SAMPLES = {
     "L10": "W llama_context: n_ctx_seq (16384) > n_ctx_train (8192) -- possible training context overflow",
     "L11": "W common_chat_peg_parse: unparsed peg-native output: x",
     "L12": "W srv  llama_server: CORS is set to allow all origins ('*') and no API key is set",
+    "V38": "  Value error, Currently, async scheduling is only supported with EAGLE/MTP kind of speculation",
+    "V39": "WARNING [k.py:258] No FlashInfer autotune cache entries found.Falling back to default tactics.",
+    "V40": "WARNING 11-30 14:01:38 [flashinfer.py:369] Failed to connect to NVIDIA artifactory: Max retries exceeded",
+    "V41": "WARNING [cpu_worker.py:130] Speculative decoding on CPU without Intel OpenMP in LD_PRELOAD costs.",
+    "V42": "INFO 11-30 14:04:29 [launcher.py:100] [shutdown] API server: shutdown triggered",
+    "P28": "INFO [m.py:1] Using configuration from /x/E=128,N=768,device_name=NVIDIA_H200.json for MoE layer.",
+    "A01": "main.py: error: unrecognized arguments: --no-such-flag",
+    "A02": "torch.AcceleratorError: CUDA error: no kernel image is available for execution on the device",
+    "L13": "0.00.287.491 E srv    send_error: task id = 2, error: Context size has been exceeded.",
 }
 
 

@@ -299,6 +299,84 @@ def test_real_windows_on_a_gpu(arm: str, length: float | None, cached: float) ->
     assert 10 * MILLISECOND_NS < server_ttft_ns < 200 * MILLISECOND_NS
 
 
+# Arm → drafts, drafted and accepted tokens by position of all 57 requests; None where the arm does not draft.
+REAL_DRAFTS: dict[str, tuple[float, float, list[float]] | None] = {
+    "base-ngram2": (507, 1014, [507, 507]),
+    "ngram3": (395, 1128, [395, 395, 338]),
+    "ngram2-noprefix": (507, 1014, [507, 507]),
+    "nospec": None,
+    "moe-fp8": None,
+}
+
+
+@needs_real
+@pytest.mark.parametrize("arm", REAL_DRAFTS)
+def test_real_counters_hold_what_the_client_asked_for(arm: str) -> None:
+    """57 requests and 1,808 tokens, of which 5 requests came before the first scrape."""
+    folder = REAL / "gpu" / "arms" / arm
+    before, after = (read((folder / f"metrics-{side}.prom").read_text()) for side in ("before", "after"))
+    counters = after.counters
+    assert counters["vllm:request_success_total"] == 57
+    assert counters["vllm:time_to_first_token_seconds_count"] == 57
+    assert counters["vllm:generation_tokens_total"] == 1808
+    assert max(counters.values()) < 1e6  # no Unix time: the `_created` twins are left out
+    assert after.in_flight == 0
+    assert after.started_s is not None
+    assert after.started_s == before.started_s
+    deltas, void = subtract(before, after)
+    assert void is None
+    assert deltas is not None
+    assert (deltas["vllm:request_success_total"], deltas["vllm:generation_tokens_total"]) == (52, 1664)
+    found, expected = acceptance(counters), REAL_DRAFTS[arm]
+    if expected is None:
+        assert found is None
+        assert not any("spec_decode" in name for name in counters)
+        return
+    assert found is not None
+    assert (found.drafts, found.drafted, list(found.per_position or ())) == expected
+    assert (found.problem, found.accepted) == (None, sum(expected[2]))
+
+
+# As vLLM shows it after some requests with its prefix cache off, and drafts of two.
+NO_PREFIX_CACHE = """\
+vllm:num_requests_running{engine="0",model_name="m"} 0.0
+vllm:prefix_cache_queries_total{engine="0",model_name="m"} 0.0
+vllm:prefix_cache_queries_created{engine="0",model_name="m"} 1.79604e+09
+vllm:prefix_cache_hits_total{engine="0",model_name="m"} 0.0
+vllm:prompt_tokens_cached_total{engine="0",model_name="m"} 0.0
+vllm:prompt_tokens_total{engine="0",model_name="m"} {prompt}.0
+vllm:request_success_total{engine="0",finished_reason="length",model_name="m"} 50.0
+vllm:request_success_total{engine="0",finished_reason="stop",model_name="m"} 7.0
+vllm:spec_decode_num_drafts_total{engine="0",model_name="m"} {drafts}.0
+vllm:spec_decode_num_draft_tokens_total{engine="0",model_name="m"} {drafted}.0
+vllm:spec_decode_num_accepted_tokens_total{engine="0",model_name="m"} {drafts}.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="0"} {drafts}.0
+vllm:spec_decode_num_accepted_tokens_per_pos_total{engine="0",model_name="m",position="1"} 0.0
+vllm:spec_decode_num_accepted_tokens_per_pos_created{engine="0",model_name="m",position="1"} 1.79604e+09
+process_start_time_seconds 1.79604e+09
+"""
+
+
+def test_with_the_prefix_cache_off_nothing_was_asked_and_the_share_is_unknown() -> None:
+    def filled(prompt: int, drafts: int) -> Scrape:
+        marks = {"{prompt}": prompt, "{drafts}": drafts, "{drafted}": 2 * drafts}
+        text = NO_PREFIX_CACHE
+        for mark, value in marks.items():
+            text = text.replace(mark, str(value))
+        return Scrape(text, True)
+
+    counters, void, server_ttft_ns = window_metrics(filled(1000, 100), filled(3000, 150))
+    assert (void, server_ttft_ns) == (None, None)
+    assert counters is not None
+    hits, found = cached_tokens(counters), acceptance(counters)
+    assert hits is not None
+    assert (hits.cached, hits.asked, hits.share) == (0, 0, None)
+    assert found is not None
+    assert (found.length, found.rate, found.position_rates, found.problem) == (2.0, 0.5, (1.0, 0.0), None)
+    assert read(filled(1, 1).text or "").counters["vllm:request_success_total"] == 57  # all reasons together
+    assert max(counters.values()) == 2000
+
+
 SGLANG = """\
 sglang:num_running_reqs{{tp_rank="0"}} {running}
 sglang:spec_accept_length{{tp_rank="0"}} {length}

@@ -1,6 +1,7 @@
 """The protocol of a boot in whole runs on the embedded engine: pilots, caches, memory, engines that are up already."""
 
 import asyncio
+import os
 import subprocess
 from functools import partial
 from pathlib import Path
@@ -8,6 +9,7 @@ from typing import Any
 
 import orjson
 import pytest
+from fake_nvidia_smi import H200, write_tool
 from recorded import MODEL
 from recorded import write_profile as record
 from test_replay_run import ENVIRONMENT, command, engines_of, replay, wait_for, write_experiment
@@ -86,6 +88,20 @@ def test_an_engine_that_leaves_too_little_memory_is_stopped_and_named(
     (boot,) = read_run(folder / "run").boots
     assert (boot.facts.status, boot.facts.diagnosis) == ("failed", "memory")
     assert not engines_of(folder)
+
+
+def test_a_boot_proves_that_the_memory_of_its_gpu_is_back(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With a stand-in for nvidia-smi on the PATH: what was in use before the spawn is in use again behind the stop."""
+    write_experiment(folder)
+    write_tool(folder, gpus=H200)
+    monkeypatch.setitem(ENVIRONMENT, "PATH", f"{folder}{os.pathsep}{ENVIRONMENT['PATH']}")
+    replay_here(folder, monkeypatch)
+    for boot in read_run(folder / "run").boots:
+        steps = {step.name: step for step in boot.facts.steps}
+        assert steps["gpu_free"].facts == {"seen": [], "memory_used_bytes": {"0": 1011 * 1024**2}}
+        assert list(steps)[-2:] == ["memory", "gpu_memory"]
+        assert steps["gpu_memory"].proof == "in use: GPU 0 0.99 GiB"
+        assert boot.facts.diagnosis is None
 
 
 def test_too_little_memory_before_the_spawn_is_no_fault_of_the_arm_and_nothing_is_started(

@@ -14,7 +14,7 @@ from profiles.units import MILLISECOND_NS, SECOND_NS
 from replay import surroundings
 from replay.gpus import parse_gpu, read_gpu_processes
 from replay.host import Host
-from replay.memory import FASTEST_FALL, MemoryWatch, memory_back, memory_floor, memory_held
+from replay.memory import FASTEST_FALL, MemoryWatch, gpu_memory_back, memory_back, memory_floor, memory_held
 from replay.surroundings import (
     cool_down,
     disk_full,
@@ -219,6 +219,34 @@ def test_more_memory_than_before_is_no_shortfall() -> None:
     assert back(120 * GIB).facts["missing_bytes"] == 0
 
 
+def back_on_gpu(*used: dict[int, int], before: dict[int, int]) -> Step:
+    left = list(used)
+    read = lambda: left.pop(0) if len(left) > 1 else left[0]  # noqa: E731  a script of two words
+    clock = VirtualClock()
+    return run_virtual(gpu_memory_back(before, 2 * GIB, clock, timeout_ns=10 * SECOND_NS, read=read, off_loop=at_once))
+
+
+def test_memory_of_a_gpu_is_waited_for_too() -> None:
+    step = back_on_gpu({0: 130 * GIB}, {0: 40 * GIB}, {0: GIB}, before={0: 0})
+    assert (step.name, step.proof) == ("gpu_memory", "in use: GPU 0 1 GiB")
+    assert step.ended_ns - step.began_ns == 500 * MILLISECOND_NS
+    assert memory_held(step) is None
+
+
+def test_a_worker_that_nobody_sees_is_found_by_the_memory_of_its_gpu() -> None:
+    """On two GPUs: what the fullest holds counts, also where another one has more room than before."""
+    step = back_on_gpu({0: 130 * GIB, 1: 0}, before={0: 4 * GIB, 1: 9 * GIB})
+    assert step.proof is None
+    assert step.facts["missing_bytes"] == 126 * GIB
+    assert memory_held(step) == "126 GiB of GPU memory did not come back within 10.0 s after the engine was gone"
+
+
+def test_a_gpu_that_answers_no_more_is_neither_free_nor_held() -> None:
+    step = back_on_gpu({}, before={0: 0})
+    assert (step.proof, step.facts["missing_bytes"], memory_held(step)) == (None, None, None)
+    assert step.ended_ns == step.began_ns
+
+
 @pytest.mark.parametrize(("available", "before"), [(None, 100 * GIB), (5, None)])
 def test_memory_that_nobody_can_see_is_neither_back_nor_held(available: int | None, before: int | None) -> None:
     step = back(available, before=before)
@@ -311,5 +339,7 @@ def test_a_gpu_is_proved_free_only_where_it_can_be_seen(
 ) -> None:
     monkeypatch.setattr(surroundings, "read_gpu_processes", lambda: apps)
     monkeypatch.setattr(surroundings, "Host", lambda: Host(tmp_path))
+    monkeypatch.setattr(surroundings, "gpu_memory_used", lambda: {0: 3 * GIB})
     step = run_virtual(surroundings.gpu_free(VirtualClock(), at_once))
-    assert (step.name, step.proof, step.facts) == ("gpu_free", proof, facts)
+    assert (step.name, step.proof) == ("gpu_free", proof)
+    assert step.facts == facts | {"memory_used_bytes": {"0": 3 * GIB}}
