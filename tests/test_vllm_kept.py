@@ -1,0 +1,77 @@
+"""The kept run of examples/ladder-vllm-cpu: it can be judged again, tells no path, holds no text, and adds up."""
+
+import re
+import tarfile
+from pathlib import Path
+from typing import Any
+
+import orjson
+import pytest
+
+from analysis.document import verdict_document
+from analysis.judge import judge
+from profiles.counters import acceptance, acceptance_told
+from profiles.experiment import load_experiment
+from profiles.records import OK
+from profiles.runs import DONE, FAILED, Run, read_run
+
+EXAMPLE = Path(__file__).parents[1] / "examples" / "ladder-vllm-cpu"
+ARCHIVE = EXAMPLE / "run.tar.xz"
+
+
+@pytest.fixture(scope="module")
+def kept(tmp_path_factory: pytest.TempPathFactory) -> Run:
+    folder = tmp_path_factory.mktemp("kept")
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(folder, filter="data")
+    return read_run(folder / "run")
+
+
+def verdict() -> Any:
+    return orjson.loads((EXAMPLE / "report" / "verdict.json").read_bytes())
+
+
+def test_the_kept_report_is_what_the_kept_run_gives(kept: Run) -> None:
+    again = verdict_document(judge(kept, load_experiment(kept.path / "experiment.toml")))
+    told = verdict()
+    said, kept_says = ({arm["arm"]: arm["verdict"] for arm in document["arms"]} for document in (again, told))
+    assert said == kept_says
+    assert again["rule_sha256"] == told["rule_sha256"]
+
+
+def test_three_blocks_of_every_arm_were_booted_and_the_refused_one_once(kept: Run) -> None:
+    done = [(boot.facts.arm, boot.facts.block) for boot in kept.boots if boot.facts.status == DONE]
+    arms = ["v0_baseline", "v0_baseline.aa", "v1_attention", "v2_batched_tokens", "v3_spec3"]
+    assert sorted(done) == [(arm, block) for arm in arms for block in (1, 2, 3)]
+    (refused,) = (boot for boot in kept.boots if boot.facts.status == FAILED)
+    assert (refused.facts.arm, refused.facts.diagnosis) == ("v4_async", "died_in_boot")
+    assert "async scheduling is only supported" in (refused.facts.reason or "")
+    assert all(boot.facts.gone_ns is not None for boot in kept.boots)
+
+
+def test_in_every_window_the_answers_drafts_are_those_of_the_counters(kept: Run) -> None:
+    windows = 0
+    for boot in kept.boots:
+        for window in boot.facts.windows:
+            outcomes = [outcome for outcome in boot.outcomes if outcome.window == window.name]
+            if window.limit_ns is None and all(outcome.outcome == OK for outcome in outcomes):
+                counted = acceptance(window.counters or {})
+                assert counted is not None
+                told = acceptance_told(outcome.response for outcome in outcomes)
+                assert counted == told, (boot.path.name, window.name)
+                assert counted.problem is None
+                windows += 1
+    assert windows == 15 * 7  # observed, and each of six classes alone
+
+
+def test_no_prompt_and_no_machine_path_is_kept(kept: Run) -> None:
+    lines = (EXAMPLE / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
+    prompts = [orjson.loads(line)["content"][:40] for line in lines]
+    files = [*kept.path.rglob("*.*"), *(EXAMPLE / "report").iterdir()]
+    assert len(files) > 60
+    for file in files:
+        if file.is_file():
+            text = file.read_text(encoding="utf-8", errors="replace")
+            assert not any(prompt in text for prompt in prompts), file
+            paths = re.findall(r"(?<![\w.<:/])/(?:root|home|work|opt|mnt|farm)/[\w./-]*", text)
+            assert not paths, (file, paths[:3])
