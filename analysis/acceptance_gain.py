@@ -1,11 +1,10 @@
 """Acceptance against gain, per class: whether the gain of a longer draft follows how well drafts are accepted.
 
-A step of the engine brings as many tokens as the mean acceptance length, so TPOT = cost of a step / length. From both
-ratios follows what a step of the arm costs against one of the baseline, and that is the break-even: a draft pays in a
-class that gets more tokens out of a step than the step costs more. Lengths come from the `single` windows at c = 1,
-TPOT from the windows that decide. The interval of the cost is that of TPOT: counters are sums of thousands of drafts.
-
-Drafts that an engine finds in the text itself may be missing in some steps; the length then leaves those steps out.
+TPOT = cost of a step / tokens that it brings. Where every step has a draft, these are the mean acceptance length; an
+engine that finds its drafts in the text has none in many steps, and those count too. From both ratios follows what a
+step of the arm costs against one of the baseline, and that is the break-even: a draft pays in a class that gets more
+tokens out of a step than the step costs more. Tokens come from the `single` windows at c = 1, TPOT from the windows
+that decide. The interval of the cost is that of TPOT: counters are sums of thousands of drafts.
 """
 
 import math
@@ -43,11 +42,13 @@ class AcceptanceGain:
     own_rate: float | None
     estimate: Estimate | None
     step: Estimate | None = None  # log ratio of what a step costs
+    base_tokens: float | None = None  # that a step brings, with a draft or without one
+    own_tokens: float | None = None
 
     @property
     def more_tokens(self) -> float | None:
         """Log ratio of the tokens that a step brings, arm against baseline."""
-        return None if not self.base_length or not self.own_length else math.log(self.own_length / self.base_length)
+        return None if not self.base_tokens or not self.own_tokens else math.log(self.own_tokens / self.base_tokens)
 
 
 def acceptance_gains(
@@ -74,6 +75,8 @@ def acceptance_gains(
             base_rate=base.rate if base else None,
             own_rate=own.rate if own else None,
             estimate=estimates.get(name),
+            base_tokens=base.tokens if base else base_length,
+            own_tokens=own.tokens if own else None,
         )
         if any(value is not None for value in (base_length, own_length, gain.base_rate, gain.own_rate)):
             more, estimate = gain.more_tokens, gain.estimate
@@ -210,7 +213,7 @@ def _cost(item: AcceptanceGain) -> str:
 
 def _class(item: AcceptanceGain) -> str:
     change = relative(item.estimate)[0] or 0.0
-    return f"{item.workload} {item.base_length:.2f} → {item.own_length:.2f}, TPOT {format_change(change)}"
+    return f"{item.workload} {item.base_tokens:.2f} → {item.own_tokens:.2f}, TPOT {format_change(change)}"
 
 
 def _more(item: AcceptanceGain) -> str:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from synthetic_run import Effect, Synthetic
 from test_analysis_report import arm_of, judged, squeeze
 
-from analysis.acceptance import AcceptanceFinding
+from analysis.acceptance import AcceptanceFinding, acceptance_by_class
 from analysis.acceptance_gain import (
     AcceptanceGain,
     acceptance_gain_document,
@@ -144,6 +144,37 @@ def test_a_baseline_without_drafts_brings_one_token_a_step() -> None:
     step = next(item.step for item in found if item.workload == "a")
     assert step is not None
     assert math.exp(step.mean) == pytest.approx(1.2)
+
+
+def drafting(generated: float, drafts: float, drafted: float, accepted_tokens: float) -> dict[str, float]:
+    return {
+        "llamacpp:tokens_predicted_total": generated,
+        "llamacpp:spec_decode_num_drafts_total": drafts,
+        "llamacpp:spec_decode_num_draft_tokens_total": drafted,
+        "llamacpp:spec_decode_num_accepted_tokens_total": accepted_tokens,
+    }
+
+
+def test_a_step_without_a_draft_is_a_step_too() -> None:
+    """llama.cpp with n-grams: 41 drafts in 207 steps brought 44 tokens. That is not two tokens a step."""
+    found = acceptance_by_class([boot(window("a", drafting(256, 41, 280, 44)))])["a"]
+    assert found.length == pytest.approx(1 + 44 / 41)
+    assert found.tokens == pytest.approx((256 - 5) / (256 - 5 - 44))  # 5 requests, whose first tokens are prefill
+    (gain,) = acceptance_gains({"a": (None, found)}, tpot_of({"a": -0.1}), frozenset("a"))
+    assert gain.step is not None
+    assert math.exp(gain.step.mean) == pytest.approx(0.9 * 251 / 207)
+    assert next(acceptance_gain_lines((gain,))).endswith("a 1.00 → 1.21, TPOT −10.0 %")
+    # A window of the same class in which nothing was drafted is 95 steps of one token.
+    both = acceptance_by_class([boot(window("a", drafting(256, 41, 280, 44)), window("a", drafting(100, 0, 0, 0)))])[
+        "a"
+    ]
+    assert both.length == found.length
+    assert both.tokens == pytest.approx((256 - 5 + 95) / (256 - 5 - 44 + 95))
+
+
+def test_where_every_step_has_a_draft_the_length_is_what_a_step_brings() -> None:
+    found = acceptance_by_class([boot(window("a", drafting(256, 60, 240, 190)))])["a"]  # one step of 61 had none
+    assert found.tokens == found.length == pytest.approx(1 + 190 / 60)
 
 
 def test_the_rank_correlation_needs_four_classes_and_says_whose_length_it_takes() -> None:

@@ -1,6 +1,6 @@
 """What vLLM tells of a request's drafts in its answer (--per-request-spec-decode-metrics), and that it adds up.
 
-The last chunk below is what vLLM 0.32.0 sent (CPU build, SmolLM2-135M, n-gram drafts of two tokens), its id shortened.
+The last chunk below is what vLLM 0.32.0 sent (CPU build, SmolLM2-135M, n-gram drafts of two tokens), byte for byte.
 """
 
 from itertools import accumulate
@@ -19,12 +19,11 @@ from profiles.runs import Boot, BootFacts, WindowFacts
 from profiles.stream import ResponseReader
 
 LAST_CHUNK = (
-    b'{"id":"chatcmpl-8f","object":"chat.completion.chunk","created":1796120000,"model":"smollm2","choices":[],'
-    b'"usage":{"prompt_tokens":925,"total_tokens":957,"completion_tokens":32,'
-    b'"prompt_tokens_details":{"cached_tokens":0}},'
-    b'"metrics":{"speculative_decoding":{"mean_acceptance_length":1.8823529411764706,'
-    b'"draft_acceptance_rate":0.4411764705882353,"acceptance_histogram":[9,1,7],"num_spec_steps":17,'
-    b'"num_accepted_draft_tokens":15,"num_draft_tokens":34,"num_spec_tokens":2}}}'
+    b'{"id":"chatcmpl-a3b400296b2bd12d","object":"chat.completion.chunk","created":1796126451,"model":"smollm2","choices":[],'
+    b'"usage":{"prompt_tokens":44,"total_tokens":57,"completion_tokens":13,"prompt_tokens_details":{"cached_tokens":0,"created_cache_tokens":0}},'
+    b'"system_fingerprint":"vllm-0.32.0-3b3cf9f4",'
+    b'"metrics":{"speculative_decoding":{"mean_acceptance_length":2.6,"draft_acceptance_rate":0.8,'
+    b'"acceptance_histogram":[1,0,4],"num_spec_steps":5,"num_accepted_draft_tokens":8,"num_draft_tokens":10,"num_spec_tokens":2}}}'
 )
 
 
@@ -38,8 +37,8 @@ def answer(chunk: bytes) -> ResponseFacts:
 
 def test_the_last_chunk_tells_drafts_and_steps_and_they_are_written_down() -> None:
     facts = answer(LAST_CHUNK)
-    assert (facts.prompt_tokens, facts.output_tokens, facts.cached_tokens) == (925, 32, 0)
-    assert (facts.draft_tokens, facts.accepted_tokens, facts.draft_steps) == (34, 15, [9, 1, 7])
+    assert (facts.prompt_tokens, facts.output_tokens, facts.cached_tokens) == (44, 13, 0)
+    assert (facts.draft_tokens, facts.accepted_tokens, facts.draft_steps) == (10, 8, [1, 0, 4])
     written = msgspec.json.encode(facts)
     assert msgspec.json.decode(written, type=ResponseFacts) == facts
 

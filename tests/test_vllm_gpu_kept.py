@@ -19,6 +19,7 @@ from replay.bootlog import scan_log
 from replay.discards import spoilt
 from replay.log_end import last_words, log_end
 
+KNOWN_FOLDERS = {"/srv", "/usr", "/v1", "/inference", "/docs"}  # the last three are routes of vLLM's server
 EXAMPLE = Path(__file__).parents[1] / "examples" / "ladder-vllm-gpu"
 ARMS = ("v0_ngram2", "v0_ngram2.aa", "v1_flash_attn", "v2_no_prefix_cache", "v3_ngram3", "v4_no_speculation")
 
@@ -132,5 +133,5 @@ def test_no_machine_path_is_kept(kept: Run) -> None:
     assert len(files) > 100
     for file in files:
         text = file.read_text(encoding="utf-8", errors="replace")
-        paths = re.findall(r"(?<![\w.<:/])/(?:root|home|work|opt|mnt|farm)/[\w./-]*", text)
-        assert not paths, (file, paths[:3])
+        folders = set(re.findall(r"(?<![\w.<:/~}-])(/[A-Za-z][\w.-]*)/[\w.-]", text))
+        assert folders <= KNOWN_FOLDERS, (file, folders - KNOWN_FOLDERS)

@@ -53,9 +53,8 @@ def check_drafts(boots: tuple[Boot, ...]) -> bool:
                 print(f"{boot.path.name} {window.name}: the answers tell {said}, /metrics {counted}")
             if window.workload is not None:
                 by_class[boot.facts.arm, window.workload].append(counted)
-    print(
-        f"drafts: in {windows} windows of {len(boots)} boots, answers and /metrics " + ("agree" if holds else "differ")
-    )
+    measured, verb = sum(bool(boot.facts.windows) for boot in boots), "agree" if holds else "differ"
+    print(f"drafts: in {windows} windows of {measured} boots, answers and /metrics {verb}")
     for (arm, name), parts in sorted(by_class.items()):
         same = "in every boot the same" if len(set(parts)) == 1 else f"{len(set(parts))} different boots"
         one = parts[0]

@@ -1,5 +1,6 @@
 #!/bin/sh
-# Make the environment of vLLM's CPU build, once: 3.5 GB and some four minutes. vLLM never runs in firsttoken's own.
+# Make the environment of vLLM's CPU build, once: some four minutes, and 3.5 GB, or 6 GB where only the plain torch is
+# found. vLLM never runs in firsttoken's own.
 # FIRSTTOKEN_VLLM_VENV chooses the folder (default work/venv), PYTHON the interpreter (3.11 or 3.12).
 set -eu
 cd "$(dirname "$0")"
