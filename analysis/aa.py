@@ -18,7 +18,6 @@ from analysis.bench import Bench
 from analysis.findings import AaFinding
 from analysis.measured import line_of, measured, natural
 from analysis.measures import title_of
-from analysis.stats import Estimate
 from analysis.verdict import MIN_BLOCKS, MeasureFinding
 from profiles.units import format_change, format_percent
 
@@ -32,16 +31,12 @@ TOO_CALM: Final = 0.05
 
 @dataclass(frozen=True, slots=True)
 class AaJudgement:
-    """`invalid` ends the run, `warnings` are told. `unknown`: measure → why its noise floor is, which forbids adopt.
-
-    `copies`: measure → the estimate of one copy against the other.
-    """
+    """`invalid` ends the run, `warnings` are told. `unknown`: measure → why its noise floor is, which forbids adopt."""
 
     findings: tuple[AaFinding, ...] = ()
     invalid: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
     unknown: Mapping[str, str] = field(default_factory=dict)
-    copies: Mapping[str, Estimate] = field(default_factory=dict)
 
     def blockers(self, measures: Sequence[MeasureFinding]) -> list[str]:
         """For an arm that itself has blocks enough: where it has not, it stays open by that."""
@@ -56,7 +51,8 @@ class AaJudgement:
         return [reason for reason in found if reason is not None]
 
     def _too_calm(self, finding: MeasureFinding, references: int) -> str | None:
-        own, copy = finding.estimate, self.copies.get(finding.measure)
+        own = finding.estimate
+        copy = next((item.estimate for item in self.findings if item.measure == finding.measure), None)
         if own is None or own.sd is None or own.df is not None or copy is None or copy.sd is None:
             return None  # a pooled spread is that of all arms
         # One copy against the other has the noise of two boots, the mean of the reference that of 1 / references.
@@ -85,7 +81,6 @@ def judge_aa(bench: Bench) -> AaJudgement:
     found = measured(rules, bench.run, bench.contrast(str(copy), bench.baseline))
     findings, invalid, warnings = [], [], []
     unknown: dict[str, str] = {}
-    copies: dict[str, Estimate] = {}
     for rule in rules:
         title, means = title_of(rule.name), found[rule.name].mix
         estimate = natural(stats.paired_block_t(list(means.differences.values()), AA_ALPHA / len(rules)), rule.name)
@@ -94,8 +89,6 @@ def judge_aa(bench: Bench) -> AaJudgement:
         if blocks < MIN_BLOCKS:
             have = f"{blocks} {'block' if blocks == 1 else 'blocks'} of at least {MIN_BLOCKS}"
             unknown[rule.name] = f"A/A on {title} has {have}, so the noise floor of this bench is unknown"
-        if estimate is not None:
-            copies[rule.name] = estimate
         if estimate is None or estimate.low is None or estimate.high is None:
             warnings.append(f"A/A on {title}: too few blocks for an interval")
             continue
@@ -106,4 +99,4 @@ def judge_aa(bench: Bench) -> AaJudgement:
             )
         if 0 < abs(line_of(rule, means)) < abs(estimate.mean):
             warnings.append(f"A/A on {title}: the mean alone is beyond the material line")
-    return AaJudgement(tuple(findings), tuple(invalid), tuple(warnings), unknown, copies)
+    return AaJudgement(tuple(findings), tuple(invalid), tuple(warnings), unknown)

@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-from profiles.counters import Acceptance, acceptance, acceptance_told, generated_tokens, pooled, tokens_per_step
+from profiles.counters import Acceptance, acceptance, acceptance_told, generated_tokens, pooled
 from profiles.measurable import ACCEPTANCE
 from profiles.runs import Boot, Run, WindowFacts
 
@@ -83,15 +83,19 @@ def _by_counters(group: list[tuple[Boot, WindowFacts]]) -> AcceptanceFinding | N
 
 
 def _per_step(whole: Acceptance, windows: list[WindowFacts]) -> float | None:
-    """Over all of these windows, also those in which nothing was drafted."""
-    generated = [generated_tokens(window.counters or {}) for window in windows]
-    if None in generated:
-        return None
-    tokens, requests = sum(count or 0.0 for count in generated), sum(window.requests for window in windows)
-    steps = tokens - requests - whole.accepted
-    # Where nearly all steps have one, what is missing are the last steps of the answers.
-    few = steps > 0 and whole.drafts < NEARLY_ALL * steps
-    return tokens_per_step(whole, tokens, requests) if few else None
+    """Output tokens that a step brings over all of these windows, the steps without a draft included.
+
+    The first token of a request comes out of its prefill, and each accepted one saves a step. None where nearly every
+    step has a draft: what is missing then are the last steps of the answers, and the mean acceptance length is it.
+    """
+    decoded = -float(sum(window.requests for window in windows))
+    for window in windows:
+        generated = generated_tokens(window.counters or {})
+        if generated is None:
+            return None
+        decoded += generated
+    steps = decoded - whole.accepted
+    return decoded / steps if steps > 0 and whole.drafts < NEARLY_ALL * steps else None
 
 
 def _by_gauge(group: list[tuple[Boot, WindowFacts]]) -> AcceptanceFinding | None:
@@ -104,11 +108,11 @@ def _by_gauge(group: list[tuple[Boot, WindowFacts]]) -> AcceptanceFinding | None
 
 
 def _by_answers(group: list[tuple[Boot, WindowFacts]]) -> AcceptanceFinding | None:
-    drafted = accepted = 0
     answers = [o.response for boot, window in group for o in boot.outcomes if o.window == window.name]
     whole = acceptance_told(answers)
     if whole is not None:
         return AcceptanceFinding(whole.length, whole.rate, whole.position_rates, "answers")
+    drafted = accepted = 0
     for response in answers:
         if response.draft_tokens and response.accepted_tokens is not None:
             drafted += response.draft_tokens

@@ -75,12 +75,8 @@ class Outbox:
             self.flush()
             return refused
         # Nothing waits, as nearly always: the way through the queue costs more than the write.
-        try:
-            done = self._write(self._descriptor, data)
-        except BlockingIOError:
-            done = 0
-        except OSError:  # EPIPE: nobody reads any more
-            self.close(GONE)
+        done = self._give(data)
+        if done is None:
             return GONE
         if done < len(data):
             self._parts.append(memoryview(data)[done:])
@@ -101,18 +97,24 @@ class Outbox:
     def _write_once(self) -> bool:
         """One write. False when the pipe is full or closed."""
         data = self._take()
-        try:
-            done = self._write(self._descriptor, data)
-        except BlockingIOError:
-            done = 0
-        except OSError:  # EPIPE: nobody reads any more
-            self.close(GONE)
+        done = self._give(data)
+        if done is None:
             return False
         self.waiting_bytes -= done
         if done < len(data):
             self._parts.appendleft(memoryview(data)[done:])
             return False
         return True
+
+    def _give(self, data: bytes | memoryview) -> int | None:
+        """How many bytes of it the kernel took. None, and closed, where nobody reads any more."""
+        try:
+            return self._write(self._descriptor, data)
+        except BlockingIOError:
+            return 0
+        except OSError:  # EPIPE
+            self.close(GONE)
+            return None
 
     def _on_writable(self) -> None:
         if self._parts:

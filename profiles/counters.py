@@ -147,16 +147,6 @@ def generated_tokens(counters: Mapping[str, float]) -> float | None:
     return found if found is not None else counter(counters, "tokens_predicted_total")
 
 
-def tokens_per_step(found: Acceptance, generated: float, requests: int) -> float | None:
-    """Output tokens that a step of the engine brings, the steps without a draft included; None where none is left.
-
-    The first token of a request comes out of its prefill, and each accepted one saves a step. Where every step has a
-    draft that is the mean acceptance length; an engine that finds its drafts in the text drafts in some steps only.
-    """
-    steps = generated - requests - found.accepted
-    return (generated - requests) / steps if steps > 0 else None
-
-
 def preemptions(counters: Mapping[str, float]) -> float | None:
     """Requests that lost their place in the KV cache, or None where the engine does not say."""
     found = counter(counters, "num_preemptions_total")

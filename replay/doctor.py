@@ -76,7 +76,8 @@ def examine(
     memory = parse_meminfo(_text(proc / "meminfo"))
     yield check_memory(memory, experiment)
     yield check_swap(memory)
-    yield check_gpus(gpus.read_gpus(gpu_tool), gpus.read_gpu_processes(gpu_tool), experiment)
+    found = gpus.read_gpus(gpu_tool)
+    yield check_gpus(found, gpus.read_gpu_processes(gpu_tool, found), experiment)
     if experiment is not None:
         yield from _of_experiment(experiment, place, env)
     # Last, so that the other checks lie between the two looks at it.

@@ -107,14 +107,22 @@ def read_gpus(tool: str = TOOL) -> list[dict[str, Any]]:
     return []
 
 
+def memory_used(gpus: Sequence[dict[str, Any]]) -> dict[int, int]:
+    """Bytes in use on each of these that has memory of its own, by its index."""
+    return {gpu["index"]: gpu["memory_used_bytes"] for gpu in gpus if gpu["memory_used_bytes"] is not None}
+
+
 def gpu_memory_used(tool: str = TOOL) -> dict[int, int]:
-    """Bytes in use on each GPU that has memory of its own. Call it in a thread."""
-    return {gpu["index"]: gpu["memory_used_bytes"] for gpu in read_gpus(tool) if gpu["memory_used_bytes"] is not None}
+    """The same of all GPUs now. Call it in a thread."""
+    return memory_used(read_gpus(tool))
 
 
-def read_gpu_processes(tool: str = TOOL) -> list[tuple[int, str]] | None:
-    """Pid and program of every compute process on any GPU; None without a tool or a GPU. Call it in a thread."""
-    if not read_gpus(tool):
+def read_gpu_processes(tool: str = TOOL, gpus: Sequence[dict[str, Any]] | None = None) -> list[tuple[int, str]] | None:
+    """Pid and program of every compute process on any GPU; None without a tool or a GPU. Call it in a thread.
+
+    `gpus` is what `read_gpus` has just said, where it was asked already.
+    """
+    if not (read_gpus(tool) if gpus is None else gpus):
         return None
     return [app for line in _output(argv_apps(tool)) if (app := parse_app(line)) is not None]
 

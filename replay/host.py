@@ -6,10 +6,13 @@ processes is read. Only while others are busy it is, to name them. Where there i
 
 import os
 import resource
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+# Has a look that may block taken off the event loop, as asyncio.to_thread does.
+type OffLoop = Callable[..., Awaitable[Any]]
 
 PROC = Path("/proc")
 # Others are named from here on: half of what `surroundings` calls a foreign load. It takes two looks at all processes,

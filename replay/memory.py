@@ -4,7 +4,7 @@ All limits are keys in GiB, and so are the sentences about them.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,9 +12,7 @@ from profiles.runs import Step, Telemetry
 from profiles.units import MILLISECOND_NS, SECOND_NS, format_duration
 from replay.clock import Clock
 from replay.gpus import gpu_memory_used
-from replay.host import memory_available_bytes
-
-type OffLoop = Callable[..., Awaitable[Any]]
+from replay.host import OffLoop, memory_available_bytes
 
 # How fast memory can go: weights are read at up to 10 GB/s, and memory is cleared faster.
 FASTEST_FALL = 16 * 1024**3

@@ -7,7 +7,8 @@ was seen in words. Where nothing could be judged the words begin with `NOT_CHECK
 import asyncio
 import math
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean, median
 from typing import Any
@@ -15,8 +16,8 @@ from typing import Any
 from profiles.runs import NOT_CHECKED, Step, Telemetry
 from profiles.units import SECOND_NS, format_bytes, format_duration
 from replay.clock import Clock
-from replay.gpus import gpu_memory_used, read_gpu_processes, read_gpus
-from replay.host import PROC, Host
+from replay.gpus import memory_used, read_gpu_processes, read_gpus
+from replay.host import PROC, Host, OffLoop
 
 # Clocks that were taken away. A power cap is not among them: an H200 under full load lives at its cap (1470 of 1980 MHz
 # in bf16 products), in each arm alike.
@@ -35,8 +36,6 @@ FOREIGN_SHARE = 0.1
 # What a flooding log and /metrics can write between two looks a second apart. log_limit_mib has its own watch.
 DISK_FLOOR_BYTES = 512 * 1024**2
 COOL_POLL_NS = 2 * SECOND_NS
-
-type OffLoop = Callable[..., Awaitable[Any]]
 
 
 def throttled(samples: Sequence[Telemetry]) -> tuple[bool, str]:
@@ -113,13 +112,17 @@ def is_often(count: int, samples: int, share: float) -> bool:
     return count > 0 and count >= max(min(2, samples), math.ceil(share * samples))
 
 
-async def gpu_strangers(ours: Sequence[int] = (), off_loop: OffLoop = asyncio.to_thread) -> list[str] | None:
+async def gpu_strangers(
+    ours: Sequence[int] = (), off_loop: OffLoop = asyncio.to_thread, gpus: list[dict[str, Any]] | None = None
+) -> list[str] | None:
     """Programs that compute on a GPU and neither are of `ours` nor descend from one; None where nothing can be seen.
+
+    `gpus` is what `read_gpus` has just said, where it was asked already.
 
     Before a spawn `ours` is empty, and whoever is there takes part in the measurement, also one whose pid counts in
     another container.
     """
-    apps: list[tuple[int, str]] | None = await off_loop(read_gpu_processes)
+    apps: list[tuple[int, str]] | None = await off_loop(partial(read_gpu_processes, gpus=gpus))
     if apps is None:
         return None
     host = Host()
@@ -132,8 +135,9 @@ async def gpu_free(clock: Clock, off_loop: OffLoop = asyncio.to_thread) -> Step:
 
     Facts: seen, and memory_used_bytes by the index of each GPU that has memory of its own.
     """
-    began_ns, seen = clock.now_ns(), await gpu_strangers(off_loop=off_loop)
-    used = {str(index): count for index, count in (await off_loop(gpu_memory_used)).items()}
+    began_ns, gpus = clock.now_ns(), await off_loop(read_gpus)
+    seen = await gpu_strangers(off_loop=off_loop, gpus=gpus)
+    used = {str(index): count for index, count in memory_used(gpus).items()}
     facts: dict[str, Any] = {"seen": seen, "memory_used_bytes": used}
     if seen is None:
         facts["missing"] = "no GPU sensor answers (nvidia-smi)"

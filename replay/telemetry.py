@@ -6,7 +6,7 @@ All reading and writing happens in a thread; the event loop gives away some micr
 import asyncio
 import contextlib
 import os
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from threading import Lock
 from typing import Any
@@ -19,7 +19,7 @@ from profiles.runs import Telemetry
 from profiles.units import SECOND_NS
 from replay.clock import Clock
 from replay.gpus import Feed, app_feed, gpu_feed
-from replay.host import Host
+from replay.host import Host, OffLoop
 
 EVERY_NS = SECOND_NS
 # Which processes an engine has is asked anew at this distance: the question reads all of /proc, and after the boot the
@@ -28,8 +28,6 @@ MEMBERS_EVERY_NS = 5 * SECOND_NS
 # A line of `nvidia-smi -lms 1000` that is older says nothing of now. Its list of processes comes every 5 s.
 GPU_FRESH_NS = 3 * SECOND_NS
 APPS_FRESH_NS = 12 * SECOND_NS
-
-type OffLoop = Callable[..., Awaitable[Any]]
 
 
 class Sampler:

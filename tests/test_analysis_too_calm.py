@@ -11,6 +11,7 @@ import pytest
 
 from analysis import stats
 from analysis.aa import TOO_CALM, AaJudgement
+from analysis.findings import AaFinding
 from analysis.stats import Pooled, paired_block_t
 from analysis.verdict import MeasureFinding
 
@@ -27,7 +28,7 @@ def finding(differences: tuple[float, ...], pooled: Pooled | None = None) -> Mea
 def judgement(copies: tuple[float, ...] = COPIES) -> AaJudgement:
     estimate = paired_block_t(copies)
     assert estimate is not None
-    return AaJudgement(copies={"ttft": estimate})
+    return AaJudgement((AaFinding("ttft", estimate),))
 
 
 def test_the_f_test_has_its_reference() -> None:

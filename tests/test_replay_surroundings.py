@@ -315,14 +315,14 @@ def test_a_program_on_the_gpu_before_the_spawn_is_named(tmp_path: Path, monkeypa
         (folder / str(pid)).mkdir(parents=True)
         (folder / str(pid) / "stat").write_text(f"{pid} (x) S {parent}{' 0' * 17} 9 0 100 0\n")
     tool = str(write_tool(tmp_path, apps="71, /usr/bin/python3\n72, worker\n99999, elsewhere"))
-    monkeypatch.setattr(surroundings, "read_gpu_processes", lambda: read_gpu_processes(tool))
+    monkeypatch.setattr(surroundings, "read_gpu_processes", lambda gpus: read_gpu_processes(tool, gpus))
     monkeypatch.setattr(surroundings, "Host", lambda: Host(folder))
     ask = surroundings.gpu_strangers
     # Before a spawn nobody is ours, also one whose number counts in another container.
     assert run_virtual(ask(off_loop=at_once)) == ["python3 (pid 71)", "worker (pid 72)", "elsewhere (pid 99999)"]
     assert run_virtual(ask([72], off_loop=at_once)) == ["python3 (pid 71)"]
     assert run_virtual(ask([71], off_loop=at_once)) == []
-    monkeypatch.setattr(surroundings, "read_gpu_processes", lambda: None)
+    monkeypatch.setattr(surroundings, "read_gpu_processes", lambda gpus: None)
     assert run_virtual(ask(off_loop=at_once)) is None
 
 
@@ -337,9 +337,9 @@ def test_a_program_on_the_gpu_before_the_spawn_is_named(tmp_path: Path, monkeypa
 def test_a_gpu_is_proved_free_only_where_it_can_be_seen(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, apps: object, proof: str | None, facts: dict[str, object]
 ) -> None:
-    monkeypatch.setattr(surroundings, "read_gpu_processes", lambda: apps)
+    monkeypatch.setattr(surroundings, "read_gpu_processes", lambda gpus: apps)
     monkeypatch.setattr(surroundings, "Host", lambda: Host(tmp_path))
-    monkeypatch.setattr(surroundings, "gpu_memory_used", lambda: {0: 3 * GIB})
+    monkeypatch.setattr(surroundings, "read_gpus", lambda: [{"index": 0, "memory_used_bytes": 3 * GIB}])
     step = run_virtual(surroundings.gpu_free(VirtualClock(), at_once))
     assert (step.name, step.proof) == ("gpu_free", proof)
     assert step.facts == facts | {"memory_used_bytes": {"0": 3 * GIB}}
