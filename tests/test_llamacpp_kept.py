@@ -1,6 +1,5 @@
 """The kept run of examples/llamacpp: judged again, and the counters of a real engine held against its answers."""
 
-import tarfile
 import tomllib
 from collections import Counter
 from pathlib import Path
@@ -8,14 +7,13 @@ from typing import Any
 
 import orjson
 import pytest
+from kept_run import arm_of, judge_again, unpack, verdicts
 
 from analysis.acceptance import acceptance_by_class
-from analysis.document import verdict_document
-from analysis.judge import judge
 from profiles.counters import acceptance
 from profiles.experiment import load_experiment
 from profiles.functional import probe_set
-from profiles.runs import DONE, Boot, Run, read_run
+from profiles.runs import DONE, Boot, Run
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "llamacpp"
 ARMS = ("v0_cache", "v0_cache.aa", "v1_no_cache", "v2_self_draft", "v3_ngram_simple", "v4_ngram_mod")
@@ -23,25 +21,16 @@ ARMS = ("v0_cache", "v0_cache.aa", "v1_no_cache", "v2_self_draft", "v3_ngram_sim
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("kept")
-    with tarfile.open(EXAMPLE / "run.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return read_run(folder / "run")
+    return unpack(EXAMPLE, tmp_path_factory.mktemp("kept"))
 
 
 @pytest.fixture(scope="module")
 def judged(kept: Run) -> Any:
-    document = verdict_document(judge(kept, load_experiment(kept.path / "experiment.toml")))
-    return orjson.loads(orjson.dumps(document))
+    return judge_again(kept)
 
 
 def boots_of(kept: Run, arm: str) -> list[Boot]:
     return [boot for boot in kept.boots if boot.facts.arm == arm]
-
-
-def arm_of(document: Any, name: str) -> Any:
-    (arm,) = (arm for arm in document["arms"] if arm["arm"] == name)
-    return arm
 
 
 def test_the_example_is_the_rule_of_the_kept_run() -> None:
@@ -61,8 +50,8 @@ def test_the_recording_runs_the_engine_of_the_experiment() -> None:
 
 def test_the_kept_report_is_what_the_kept_run_gives(judged: Any) -> None:
     told = orjson.loads((EXAMPLE / "report" / "verdict.json").read_bytes())
-    words = {arm["arm"]: arm["verdict"] for arm in judged["arms"]}
-    assert words == {arm["arm"]: arm["verdict"] for arm in told["arms"]}
+    words = verdicts(judged)
+    assert words == verdicts(told)
     assert words == {
         "v1_no_cache": "reject",
         "v2_self_draft": "reject",

@@ -104,6 +104,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ladder")
     for name in ("record_traffic.py", "check.py", "classes.toml", "probes.jsonl"):
         shutil.copy(EXAMPLE / name, folder / name)
+    shutil.copy(EXAMPLE.parent / "served.py", folder.parent / "served.py")
     (folder / "experiment.toml").write_text(small((EXAMPLE / "experiment.toml").read_text(encoding="utf-8")))
     lines = (EXAMPLE / "prompts.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
     prompts = [line for line in lines if "class" in json.loads(line)]

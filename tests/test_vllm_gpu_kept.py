@@ -1,7 +1,5 @@
 """The kept run of examples/ladder-vllm-gpu, vLLM on a real GPU: judged again, and what only such a machine showed."""
 
-import re
-import tarfile
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -9,12 +7,10 @@ from typing import Any
 import msgspec
 import orjson
 import pytest
+from kept_run import arm_of, folders_named, judge_again, texts, unpack, verdicts
 
-from analysis.document import verdict_document
-from analysis.judge import judge
 from profiles.counters import acceptance
-from profiles.experiment import load_experiment
-from profiles.runs import DONE, FAILED, TELEMETRY, Boot, Run, Telemetry, read_run
+from profiles.runs import DONE, FAILED, TELEMETRY, Boot, Run, Telemetry
 from replay.bootlog import scan_log
 from replay.discards import spoilt
 from replay.log_end import last_words, log_end
@@ -26,32 +22,23 @@ ARMS = ("v0_ngram2", "v0_ngram2.aa", "v1_flash_attn", "v2_no_prefix_cache", "v3_
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("kept")
-    with tarfile.open(EXAMPLE / "run.tar.xz") as archive:
-        archive.extractall(folder, filter="data")
-    return read_run(folder / "run")
+    return unpack(EXAMPLE, tmp_path_factory.mktemp("kept"))
 
 
 @pytest.fixture(scope="module")
 def judged(kept: Run) -> Any:
-    document = verdict_document(judge(kept, load_experiment(kept.path / "experiment.toml")))
-    return orjson.loads(orjson.dumps(document))
+    return judge_again(kept)
 
 
 def measured(kept: Run) -> list[Boot]:
     return [boot for boot in kept.boots if boot.facts.status == DONE]
 
 
-def arm_of(document: Any, name: str) -> Any:
-    (arm,) = (arm for arm in document["arms"] if arm["arm"] == name)
-    return arm
-
-
 def test_the_kept_report_is_what_the_kept_run_gives(judged: Any) -> None:
     told = orjson.loads((EXAMPLE / "report" / "verdict.json").read_bytes())
     assert told["rule_sha256"] == judged["rule_sha256"]
-    words = {arm["arm"]: arm["verdict"] for arm in judged["arms"]}
-    assert words == {arm["arm"]: arm["verdict"] for arm in told["arms"]}
+    words = verdicts(judged)
+    assert words == verdicts(told)
     assert set(words.values()) == {"inconclusive", "reject"}
 
 
@@ -129,9 +116,8 @@ def test_longer_drafts_are_accepted_less_often_and_bring_more_tokens(kept: Run) 
 
 
 def test_no_machine_path_is_kept(kept: Run) -> None:
-    files = [file for file in [*kept.path.rglob("*"), *(EXAMPLE / "report").iterdir()] if file.is_file()]
+    files = list(texts(kept, EXAMPLE))
     assert len(files) > 100
-    for file in files:
-        text = file.read_text(encoding="utf-8", errors="replace")
-        folders = set(re.findall(r"(?<![\w.<:/~}-])(/[A-Za-z][\w.-]*)/[\w.-]", text))
+    for file, text in files:
+        folders = folders_named(text)
         assert folders <= KNOWN_FOLDERS, (file, folders - KNOWN_FOLDERS)

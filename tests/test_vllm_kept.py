@@ -1,42 +1,27 @@
 """The kept run of examples/ladder-vllm-cpu: it can be judged again, tells no path, holds no text, and adds up."""
 
-import re
-import tarfile
 from pathlib import Path
-from typing import Any
 
 import orjson
 import pytest
+from kept_run import folders_named, judge_again, texts, unpack, verdicts
 
-from analysis.document import verdict_document
-from analysis.judge import judge
 from profiles.counters import acceptance, acceptance_told
-from profiles.experiment import load_experiment
 from profiles.records import OK
-from profiles.runs import DONE, FAILED, Run, read_run
+from profiles.runs import DONE, FAILED, Run
 
 EXAMPLE = Path(__file__).parents[1] / "examples" / "ladder-vllm-cpu"
-ARCHIVE = EXAMPLE / "run.tar.xz"
 ROUTES = ("/v1", "/inference", "/docs")  # of vLLM's server; it ran in a folder below /srv
 
 
 @pytest.fixture(scope="module")
 def kept(tmp_path_factory: pytest.TempPathFactory) -> Run:
-    folder = tmp_path_factory.mktemp("kept")
-    with tarfile.open(ARCHIVE) as archive:
-        archive.extractall(folder, filter="data")
-    return read_run(folder / "run")
-
-
-def verdict() -> Any:
-    return orjson.loads((EXAMPLE / "report" / "verdict.json").read_bytes())
+    return unpack(EXAMPLE, tmp_path_factory.mktemp("kept"))
 
 
 def test_the_kept_report_is_what_the_kept_run_gives(kept: Run) -> None:
-    again = verdict_document(judge(kept, load_experiment(kept.path / "experiment.toml")))
-    told = verdict()
-    said, kept_says = ({arm["arm"]: arm["verdict"] for arm in document["arms"]} for document in (again, told))
-    assert said == kept_says
+    again, told = judge_again(kept), orjson.loads((EXAMPLE / "report" / "verdict.json").read_bytes())
+    assert verdicts(again) == verdicts(told)
     assert again["rule_sha256"] == told["rule_sha256"]
 
 
@@ -68,11 +53,8 @@ def test_in_every_window_the_answers_drafts_are_those_of_the_counters(kept: Run)
 def test_no_prompt_and_no_machine_path_is_kept(kept: Run) -> None:
     lines = (EXAMPLE / "prompts.jsonl").read_text(encoding="utf-8").splitlines()
     prompts = [orjson.loads(line)["content"][:40] for line in lines]
-    files = [*kept.path.rglob("*.*"), *(EXAMPLE / "report").iterdir()]
+    files = list(texts(kept, EXAMPLE))
     assert len(files) > 60
-    for file in files:
-        if file.is_file():
-            text = file.read_text(encoding="utf-8", errors="replace")
-            assert not any(prompt in text for prompt in prompts), file
-            folders = set(re.findall(r"(?<![\w.<:/~}-])(/[A-Za-z][\w.-]*)/[\w.-]", text))
-            assert folders <= {"/srv", "/usr", *ROUTES}, file
+    for file, text in files:
+        assert not any(prompt in text for prompt in prompts), file
+        assert folders_named(text) <= {"/srv", "/usr", *ROUTES}, file

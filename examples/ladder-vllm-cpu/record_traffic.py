@@ -10,25 +10,24 @@ Runs under vLLM's environment, which has `openai`; FIRSTTOKEN_PYTHON is the inte
 """
 
 import asyncio
-import contextlib
 import json
 import os
 import random
 import signal
-import socket
-import subprocess
 import sys
-import time
 import tomllib
 import urllib.request
-from collections.abc import Iterator, Mapping
+from functools import partial
 from pathlib import Path
 
 from openai import AsyncOpenAI
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # of the examples
+
+from served import HOST, free_port, running
+
 HERE = Path(__file__).parent
 FIRSTTOKEN = os.environ.get("FIRSTTOKEN_PYTHON", str(HERE.parent.parent / ".venv/bin/python"))
-HOST = "127.0.0.1"
 MODEL = "smollm2"
 BOOT_S, ANSWER_S = 300.0, 120.0
 HISTOGRAM = "vllm:time_to_first_token_seconds"
@@ -91,38 +90,6 @@ async def warm_up(base_url: str, prompts: list[Prompt]) -> None:
             await ask(client, {**prompt, "extra_body": {"cache_salt": "warm-up"}})
 
 
-@contextlib.contextmanager
-def running(argv: list[str], log: Path, port: int, stop: signal.Signals, env: Mapping[str, str]) -> Iterator[None]:
-    """A server in a process group of its own, from when it takes connections until it has ended."""
-    with log.open("wb") as file:
-        process = subprocess.Popen(
-            argv, cwd=HERE, stdout=file, stderr=file, env={**os.environ, **env}, start_new_session=True
-        )
-    try:
-        limit = time.monotonic() + BOOT_S
-        while not takes_connections(port):
-            if process.poll() is not None or time.monotonic() > limit:
-                sys.exit(f"{argv[0]} does not listen on port {port}: see {log}")
-            time.sleep(0.1)
-        yield
-    finally:
-        process.send_signal(stop)
-        process.wait(60)
-        with contextlib.suppress(ProcessLookupError):
-            os.killpg(process.pid, signal.SIGKILL)  # workers that outlived their parent
-
-
-def takes_connections(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 def first_tokens(base_url: str) -> tuple[float, int]:
     """Seconds and requests in the engine's own histogram of times to first token, from /metrics."""
     with urllib.request.urlopen(f"{base_url}/metrics", timeout=ANSWER_S) as answer:
@@ -144,10 +111,11 @@ def main() -> None:
     record = [FIRSTTOKEN, "-m", "firsttoken", "record", "--quiet", "--bodies", "full", "--out", "work/capture"]
     record += ["--upstream", f"http://{HOST}:{engine_port}", "--listen", f"{HOST}:{record_port}"]
     direct, recorded = f"http://{HOST}:{engine_port}", f"http://{HOST}:{record_port}"
-    with running(engine, work / "engine.log", engine_port, signal.SIGTERM, experiment["engine"]["env"]):
+    started = partial(running, folder=HERE, boot_s=BOOT_S)
+    with started(engine, work / "engine.log", engine_port, signal.SIGTERM, env=experiment["engine"]["env"]):
         asyncio.run(warm_up(direct, prompts))
         before = first_tokens(direct)
-        with running(record, work / "record.log", record_port, signal.SIGINT, {}):
+        with started(record, work / "record.log", record_port, signal.SIGINT):
             whole = asyncio.run(converse(recorded, prompts))
         after = first_tokens(direct)
     told = {"sum_s": after[0] - before[0], "requests": after[1] - before[1]}

@@ -7,20 +7,20 @@ something to find; letters and code are copied by their answers, so n-gram draft
 """
 
 import asyncio
-import contextlib
 import random
 import signal
-import socket
-import subprocess
 import sys
-import time
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # of the examples
+
+from served import HOST, free_port, running
+
 HERE = Path(__file__).parent
-HOST = "127.0.0.1"
 MODEL = "smollm2"
 PATIENCE_S = 60.0
 THINK_S = (0.02, 0.16)  # drawn evenly: they read fast, so that a boot is measured in half a minute
@@ -186,44 +186,18 @@ async def converse(base_url: str) -> tuple[int, int]:
     return sum(answered for answered, _ in counts), sum(asked for _, asked in counts)
 
 
-@contextlib.contextmanager
-def running(argv: list[str], log: Path, port: int, stop: signal.Signals) -> Iterator[None]:
-    """A server, from when it takes connections until it has ended."""
-    with log.open("wb") as file:
-        process = subprocess.Popen([sys.executable, "-m", "firsttoken", *argv], cwd=HERE, stdout=file, stderr=file)
-    try:
-        limit = time.monotonic() + PATIENCE_S
-        while not takes_connections(port):
-            if process.poll() is not None or time.monotonic() > limit:
-                sys.exit(f"{argv[0]} does not listen on port {port}: see {log}")
-            time.sleep(0.05)
-        yield
-    finally:
-        process.send_signal(stop)
-        process.wait(PATIENCE_S)
-
-
-def takes_connections(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 def main() -> None:
     work = HERE / "work"
     work.mkdir(exist_ok=True)
     engine_port, record_port = free_port(), free_port()
-    engine = ["engine", "--port", str(engine_port), "--model", MODEL, "--time-scale", SPEED]
-    record = ["record", "--quiet", "--bodies", "full", "--out", "work/capture"]
+    firsttoken = [sys.executable, "-m", "firsttoken"]
+    engine = [*firsttoken, "engine", "--port", str(engine_port), "--model", MODEL, "--time-scale", SPEED]
+    record = [*firsttoken, "record", "--quiet", "--bodies", "full", "--out", "work/capture"]
     record += ["--upstream", f"http://{HOST}:{engine_port}", "--listen", f"{HOST}:{record_port}"]
+    started = partial(running, folder=HERE, boot_s=PATIENCE_S)
     with (
-        running(engine, work / "engine.log", engine_port, signal.SIGTERM),
-        running(record, work / "record.log", record_port, signal.SIGINT),
+        started(engine, work / "engine.log", engine_port, signal.SIGTERM),
+        started(record, work / "record.log", record_port, signal.SIGINT),
     ):
         answered, asked = asyncio.run(converse(f"http://{HOST}:{record_port}"))
     sys.stderr.write(f"{answered} of {asked} answers came whole\n")

@@ -6,21 +6,22 @@ something to find. They think between their requests, so up to three are in flig
 """
 
 import asyncio
-import contextlib
 import random
 import signal
-import socket
-import subprocess
 import sys
 import time
 import tomllib
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import httpx
 
+sys.path.append(str(Path(__file__).resolve().parent.parent))  # of the examples
+
+from served import HOST, free_port, running
+
 HERE = Path(__file__).parent
-HOST = "127.0.0.1"
 MODEL = "small"
 PATIENCE_S = 60.0
 THINK_S = (0.1, 0.5)  # drawn evenly
@@ -88,34 +89,6 @@ async def converse(base_url: str) -> int:
     return sum(await asyncio.gather(*(person(chats, seed) for seed, chats in enumerate(people))))
 
 
-@contextlib.contextmanager
-def running(argv: list[str], log: Path, port: int, stop: signal.Signals) -> Iterator[None]:
-    """A server, from when it takes connections until it has ended."""
-    with log.open("wb") as file:
-        process = subprocess.Popen(argv, cwd=HERE, stdout=file, stderr=file)
-    try:
-        limit = time.monotonic() + PATIENCE_S
-        while not takes_connections(port):
-            if process.poll() is not None or time.monotonic() > limit:
-                sys.exit(f"{argv[0]} does not listen on port {port}: see {log}")
-            time.sleep(0.05)
-        yield
-    finally:
-        process.send_signal(stop)
-        process.wait(PATIENCE_S)
-
-
-def takes_connections(port: int) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex((HOST, port)) == 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        return int(probe.getsockname()[1])
-
-
 def main() -> None:
     work = HERE / "work"
     engine_port, record_port = free_port(), free_port()
@@ -123,9 +96,10 @@ def main() -> None:
     engine = [word.format(host=HOST, port=engine_port, model=MODEL) for word in production]
     record = [sys.executable, "-m", "firsttoken", "record", "--quiet", "--bodies", "full", "--out", "work/capture"]
     record += ["--upstream", f"http://{HOST}:{engine_port}", "--listen", f"{HOST}:{record_port}"]
+    started = partial(running, folder=HERE, boot_s=PATIENCE_S)
     with (
-        running(engine, work / "engine.log", engine_port, signal.SIGTERM),
-        running(record, work / "record.log", record_port, signal.SIGINT),
+        started(engine, work / "engine.log", engine_port, signal.SIGTERM),
+        started(record, work / "record.log", record_port, signal.SIGINT),
     ):
         limit = time.monotonic() + PATIENCE_S
         while httpx.get(f"http://{HOST}:{engine_port}/health", trust_env=False).status_code != 200:
